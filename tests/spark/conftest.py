@@ -104,10 +104,20 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneC
     shutil.rmtree(folder, ignore_errors=True)
 
 
+# On, so that a test can have it: no task is copied before all have ended, unless a test lowers the quantile.
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "1.0",
+}
+
+
 @pytest.fixture(scope="session")
 def cluster(standalone: StandaloneCluster) -> Iterator[SharedDriver]:
     """A driver with two executors on a standalone cluster, two tasks in each; a task is tried four times."""
-    with contextlib.closing(SharedDriver(standalone.builder(cores=2))) as driver:
+    with contextlib.closing(SharedDriver(f"{standalone.builder(cores=2)}.config(map={SPECULATION!r})")) as driver:
         yield driver
 
 

@@ -63,6 +63,7 @@ def asking(path, **options):
     return ask
 
 
+@pytest.mark.promise("budgets")
 def test_all_tasks_together_spend_no_more_than_the_amount(spark, tmp_path):
     bill = tmp_path / "bill"
     ask = asking(bill, budget=Budget(AMOUNT, reserve=1.0, settle=lambda n, cost: cost), on_spent="null")

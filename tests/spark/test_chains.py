@@ -9,9 +9,8 @@ import inspect
 import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
-from pyspark.sql import types as st
 
-from asyncudf import AsyncFunction, AsyncStream, ProcessFunction, async_pandas_udf, ordered_wait
+from asyncudf import AsyncStream, ProcessFunction, async_pandas_udf, ordered_wait
 from tests.kit.frames import tuples
 from tests.kit.spark_functions import Passes, labelled, same, told
 
@@ -38,6 +37,7 @@ def test_a_chain_gives_the_rows_of_separate_stages(spark, first, second):
     assert second == "unordered" or found == apart
 
 
+@pytest.mark.promise("chain")
 def test_a_chain_is_one_stage(spark, capsys):
     df = spark.range(3)
     chain = AsyncStream(df).ordered_wait(doubled).filter(lambda row: True).map(lambda row: row).unordered_wait(labelled)
@@ -69,6 +69,7 @@ KINDS_OF_CHAINS = {
 }
 
 
+@pytest.mark.promise("chain", "types")
 @pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu", "+03:15"])
 @pytest.mark.usefixtures("small_batches")
 def test_columns_of_every_type_come_through_unchanged(spark, conf, stream_of, zone):
@@ -98,76 +99,6 @@ def test_no_row_is_lost_between_small_queues_and_micro_batches(spark):
     right = shared.filter(lambda row: row["id"] % 3 == 0).unordered_wait(halved, batch_size=4)
     joined = left.union(right).unordered_wait(same, capacity=1, queue_size=1)
     assert sorted(tuples(joined)) == [(i, n, i / 2, i) for i in range(400) for n in range(i % 4)]
-
-
-ROWS = {
-    "map": lambda s, type_, give: s.map(lambda row: give(row["id"]), type_),
-    "flat_map": lambda s, type_, give: s.flat_map(lambda row: [give(row["id"])] * 2, type_),
-    "flat_map with yield": lambda s, type_, give: s.flat_map(generator(give), type_),
-    "process": lambda s, type_, give: s.process(Gives(give), type_),
-}
-TYPES = {
-    "DDL of columns": ("id bigint, city string", lambda n: {"id": n, "city": None}, "id bigint, city string"),
-    "a struct": (st.StructType().add("n", "integer"), lambda n: {"n": n}, "n int"),
-    "DDL of one value": ("double", lambda n: n / 2, "value double"),
-    "an array": (st.ArrayType(st.LongType()), lambda n: [n, None], "value array<bigint>"),
-}
-
-
-def generator(give):
-    def rows(row):
-        yield give(row["id"])
-        yield give(row["id"])
-
-    return rows
-
-
-class Gives(ProcessFunction):
-    def __init__(self, give):
-        self.give = give
-
-    def process_element(self, value, context, collector):
-        collector.collect(self.give(value["id"]))
-        collector.collect(self.give(value["id"]))
-
-
-@pytest.mark.parametrize("method", ROWS)
-def test_plain_functions_give_rows_of_the_declared_columns(spark, method):
-    stream = AsyncStream(spark.range(0, 2, 1, 1))
-    times = 1 if method == "map" else 2
-    for name, (declared, give, columns) in TYPES.items():
-        result = ROWS[method](stream, declared, give).to_df()
-        assert ", ".join(f"{column} {spark_type}" for column, spark_type in result.dtypes) == columns, name
-        values = [give(n) for n in (0, 1) for _ in range(times)]
-        assert [row.asDict() for row in result.collect()] == [v if type(v) is dict else {"value": v} for v in values]
-
-
-def test_a_chain_without_any_operator_or_with_plain_functions_only(spark):
-    stream = AsyncStream(spark.range(0, 5, 1, 2))
-    assert tuples(stream) == [(n,) for n in range(5)]
-    stream = stream.filter(lambda row: row["id"] > 2).flat_map(lambda row: range(row["id"]), "int")
-    assert tuples(stream.map(lambda row: {"n": row["value"]}, "n int")) == [(0,), (1,), (2,), (0,), (1,), (2,), (3,)]
-
-
-class Opens(AsyncFunction):
-    def __init__(self, journal):
-        self.journal = journal
-
-    async def open(self, context):
-        self.journal.write("open", context.partition)
-
-    async def async_invoke(self, value, result_future):
-        result_future.complete([value["id"]])
-
-
-def test_empty_partitions_and_empty_dataframes_open_nothing(spark, journal, stream_of):
-    def chain(df):
-        return stream_of(df).ordered_wait(Opens(journal), returnType="bigint").process(Passes()).unordered_wait(same)
-
-    assert tuples(chain(spark.range(0))) == []
-    assert tuples(chain(spark.range(0, 8, 1, 4).where("id >= 6"))) == [(6, 6, 6), (7, 7, 7)]
-    assert journal.lines == ["open 3"]
-    assert chain(spark.range(0)).columns == ["id", "Opens", "same"]
 
 
 def test_each_partition_has_a_chain_of_its_own(spark, stream_of):

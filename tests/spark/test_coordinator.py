@@ -2,72 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import socket
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 import redis
 
-from asyncudf._coordination.client import Coordinator, TaskLink
-from asyncudf._coordination.permits import SharedPermits
-from asyncudf._policies.rate_limit import RateLimit
-from asyncudf._spark import coordinators
-from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
-
-LIMIT = RateLimit(100, burst=2)
-
-
-class Calls:
-    """A job's tasks for `mapInArrow`: each begins a call for each row, when the coordinator permits it."""
-
-    def __init__(self, url: str, space: str, journal: Any, patience: float = 30.0) -> None:
-        self._url, self._space, self._journal, self._patience = url, space, journal, patience
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = sum(batch.num_rows for batch in batches)
-        times = asyncio.run(self._begin(rows))
-        yield pa.RecordBatch.from_pydict({"time": pa.array(times, pa.float64())})
-
-    async def _begin(self, calls: int) -> list[float]:
-        times: list[float] = []
-        errors: list[BaseException] = []
-        look = asyncio.Event()
-
-        def fail(error: BaseException) -> None:
-            errors.append(error)
-            look.set()
-
-        async with Coordinator(self._url, self._space, clock=time.monotonic, patience=self._patience) as coordinator:
-            permits = SharedPermits(TaskLink(coordinator, "t", look.set, fail), [("x", LIMIT)])
-            while len(times) < calls and not errors:
-                if permits.take([1.0]):
-                    times.append(time.time())
-                    self._journal.write("call")
-                else:
-                    await look.wait()
-                    look.clear()
-            await permits.close()
-        if errors:
-            raise errors[0]
-        return times
-
-
-def job(spark: Any, calls: Calls, rows: int) -> list[float]:
-    """Two tasks; the times at which calls have begun."""
-    return sorted(row.time for row in spark.range(0, rows, 1, 2).mapInArrow(calls, "time double").collect())
 
 
 def is_there(url: str) -> bool:
@@ -75,25 +23,6 @@ def is_there(url: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((parts.hostname, parts.port), timeout=1.0):
         return True
     return False
-
-
-def test_a_job_fails_when_its_coordinator_does_not_come_back(
-    spark: Any, journal: Any, until: Any, spark_error: Any
-) -> None:
-    """With an error that names it; it never goes on without. The next query has another."""
-    url = coordinator_url(None)
-    (server,) = [one for one in coordinators._servers.values() if one.url == url]
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(spark_error, lambda: job(spark, Calls(url, "gone", journal, 1.0), 100_000))
-        until(lambda: len(journal) >= 50, "calls")
-        os.killpg(server._watchdog.pid, signal.SIGKILL)
-        error = running.result()
-    assert f"the coordinator at redis://***@127.0.0.1:{urlsplit(url).port}/0 has not answered for 1 s" in error
-    assert urlsplit(url).password not in error
-    until(lambda: not is_there(url), "the server is gone")
-    again = coordinator_url(None)
-    assert again != url
-    assert len(job(spark, Calls(again, "again", journal), 10)) == 10
 
 
 # What programs begin with: a job whose tasks tell the server that they run, and then wait.

@@ -17,6 +17,7 @@ async def inverted(half: int) -> float:
     return 1 / half
 
 
+@pytest.mark.promise("side outputs")
 def test_a_dead_letter_is_the_input_and_what_went_wrong(spark, stream_of):
     df = spark.range(0, 4, 1, 2).withColumn("part", sf.spark_partition_id()).withColumn("xs", sf.array("id"))
     stream = stream_of(df).ordered_wait(halved)

@@ -51,6 +51,7 @@ def told_and_made(journal):
     return run
 
 
+@pytest.mark.promise("dry_run", "calls for each row")
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("query", MENTIONS)
 def test_the_queries_of_the_readme(spark, function, told_and_made, query, deterministic):
@@ -127,13 +128,6 @@ def test_a_session_that_makes_equal_exchanges_twice(spark, conf, function, told_
     r = spark.table("t").select(function()("id").alias("r"))
     told, made = told_and_made(r.alias("x").join(r.alias("y"), sf.expr("x.r.a = y.r.a")))
     assert told.calls.at_least <= made == told.calls.at_most == 200
-
-
-def test_a_union_of_exchanges_that_are_not_reused_is_read_twice(spark, conf, function, told_and_made):
-    conf("spark.sql.exchange.reuse", "false")
-    r = spark.table("t").select(function()("id").alias("r")).repartition(3)
-    told, made = told_and_made(r.union(r))
-    assert told.calls.at_least == told.calls.at_most == made == 200
 
 
 def test_side_outputs_are_one_evaluation(spark, function, told_and_made):
@@ -250,16 +244,6 @@ def test_arguments_are_counted_at_every_entry_point(spark, function, journal):
     assert len(journal) == 0
 
 
-def test_rows_with_maps_are_counted(spark, journal):
-    @async_pandas_udf
-    async def size(m: dict) -> int:
-        journal.write("called")
-        return len(m)
-
-    (mention,) = dry_run(spark.range(4).select(size(sf.create_map(sf.lit("a"), "id")))).mentions
-    assert (mention.calls.at_most, mention.distinct in (4, None)) == (4, True)  # which Spark 4.1 does not compare
-
-
 def test_an_estimate_runs_nothing(spark, no_job, function):
     f = function()
     with no_job:
@@ -289,26 +273,6 @@ def test_an_async_function_object_and_0_to_n_results(spark, journal, told_and_ma
         ordered_wait(ordered_wait(spark.range(10), Many(), returnType="int"), Many(), returnType="int", as_="x")
     )
     assert (behind.calls.at_least, behind.calls.at_most) == (10, None)
-
-
-def test_functions_of_one_name_are_told_apart(spark, journal):
-    def make():
-        async def f(id: int) -> int:
-            journal.write("called")
-            return id
-
-        async def other(id: int) -> int:
-            journal.write("called")
-            return -id
-
-        other.__name__ = "f"
-        return async_pandas_udf(f), async_pandas_udf(other)
-
-    one, other = make()
-    told = dry_run(spark.range(3).select(one("id"), other("id")))
-    assert told.ambiguous == ("f",)
-    assert len({mention.function for mention in told.mentions}) == 2
-    assert "Several functions are called f" in str(told)
 
 
 def test_seconds_and_cost(spark, function):

@@ -10,62 +10,10 @@ import threading
 import pytest
 
 from asyncudf import (
-    RetryStrategy,
     async_pandas_udf,
-    ordered_wait,
 )
 
 pytestmark = pytest.mark.spark
-
-
-class BusyError(Exception):
-    pass
-
-
-@async_pandas_udf(retry=RetryStrategy.fixed_delay(attempts=3, delay=0.001))
-async def fails_at_seven(id: int, text: str = "") -> int:
-    await asyncio.sleep(0)
-    if id == 7:
-        raise BusyError("service says no")
-    return id
-
-
-def test_under_null_only_the_failed_row_is_null(spark):
-    df = spark.range(0, 20, 1, 2)
-    lenient = fails_at_seven.with_options(on_error="null")
-    found = df.select("id", lenient("id").alias("r")).collect()
-    assert [row.r for row in found] == [None if i == 7 else i for i in range(20)]
-    assert [row.fails_at_seven for row in ordered_wait(df, lenient, "id").collect()] == [row.r for row in found]
-
-
-def test_under_capture_the_result_is_a_struct_of_value_and_error(spark):
-    captured = fails_at_seven.with_options(on_error="capture")
-    df = spark.range(6, 8, 1, 1).select(captured("id").alias("r"))
-    ddl = "struct<value:bigint,error:struct<type:string,message:string,attempts:int,elapsed:double,status:int>>"
-    assert df.schema["r"].dataType.simpleString() == ddl
-    good, bad = (row.r for row in df.collect())
-    assert (good.value, good.error, bad.value) == (6, None, None)
-    assert (bad.error.type, bad.error.message, bad.error.attempts) == ("BusyError", "service says no", 3)
-    assert bad.error.elapsed > 0.0015, "the two back-offs are part of it, but for what the clock rounds off"
-
-
-def test_a_call_without_an_answer_ends_at_its_deadline(spark, journal):
-    @async_pandas_udf(timeout=0.5, on_error="capture")
-    async def odd_ones_hang(id: int) -> int:
-        if id % 2:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                journal.write("cancelled")
-                raise
-        return id
-
-    found = [row[0] for row in spark.range(0, 6, 1, 1).select(odd_ones_hang("id")).collect()]
-    assert [r.value for r in found] == [0, None, 2, None, 4, None]
-    assert {(r.error.type, r.error.message) for r in found if r.error} == {
-        ("AsyncTimeoutError", "no result within 0.5 s")
-    }
-    assert len(journal) == 3
 
 
 def test_a_plain_function_runs_in_as_many_threads_as_there_are_call_slots(spark):

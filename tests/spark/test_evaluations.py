@@ -32,6 +32,7 @@ def looked_up(journal):
     return looked_up
 
 
+@pytest.mark.promise("chain")
 def test_branches_are_one_evaluation(spark, stream_of, journal, looked_up):
     shared = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(looked_up)
     frames = AsyncStream.collect(
@@ -56,13 +57,6 @@ def test_branches_are_joined_again_by_union(spark, journal, looked_up):
     joined = small.union(big, shared.filter(lambda row: row["id"] == 3)).unordered_wait(same)
     assert sorted(tuples(joined)) == [(0, -1, 0), (1, -1, 1), (3, 30, 3), (4, 40, 4), (5, 50, 5)]
     assert sorted(journal.lines) == [f"call {i}" for i in range(6)]
-
-
-def test_a_single_stream_is_collected_without_keeping_it(spark, stream_of, persisted, looked_up, journal):
-    frames = AsyncStream.collect(only=stream_of(spark.range(0, 3, 1, 1)).ordered_wait(looked_up))
-    assert tuples(frames["only"]) == [(0, 0), (1, 10), (2, 20)]
-    assert persisted() == 0
-    assert len(journal) == 3
 
 
 def test_close_releases_what_is_kept_and_the_dataframes_go_on(spark, persisted, journal, looked_up):

@@ -65,10 +65,10 @@ def function(hint, value):
     return async_pandas_udf(f)
 
 
-@pytest.mark.parametrize(("hint", "ddl", "value"), VALUES, ids=[str(hint) for hint, *_ in VALUES])
-def test_the_type_of(spark, hint, ddl, value):
-    """The DDL of each annotation, as Spark's own schema has it."""
-    assert spark.range(1).select(function(hint, value)("id").alias("r")).schema["r"].dataType.simpleString() == ddl
+def test_the_type_is_that_of_the_annotation(spark):
+    """As Spark's own schema has it."""
+    df = spark.range(1).select(*[function(hint, value)("id") for hint, _, value in VALUES])
+    assert [field.dataType.simpleString() for field in df.schema] == [ddl for _, ddl, _ in VALUES]
 
 
 def test_values_of_inferred_types_come_out_as_they_are(spark):
@@ -111,27 +111,11 @@ async def unannotated(x):
     return x
 
 
-async def says_any(x) -> Any:
-    return x
-
-
-async def says_dict(x) -> dict:
-    return {}
-
-
-async def says_none(x) -> None:
-    return None
-
-
 async def says_either(x) -> int | str:
     return x
 
 
-async def says_tuple(x) -> tuple[int, str]:
-    return (1, "a")
-
-
-@pytest.mark.parametrize("unclear", [unannotated, says_any, says_dict, says_none, says_either, says_tuple])
+@pytest.mark.parametrize("unclear", [unannotated, says_either])
 def test_an_annotation_that_does_not_say_enough_is_refused_with_the_way_out(spark, no_job, unclear):
     f = async_pandas_udf(unclear)
     for plan in (
@@ -140,8 +124,6 @@ def test_an_annotation_that_does_not_say_enough_is_refused_with_the_way_out(spar
         lambda: spark.udf.register("unclear", f),
         lambda: f.with_options(output_mode="unordered").register(spark, "unclear"),
     ):
-        with (
-            no_job,
-            pytest.raises(TypeError, match=rf"return type of {unclear.__name__} cannot be inferred.*; declare it"),
-        ):
+        refused = rf"return type of {unclear.__name__} cannot be inferred.*; declare it"
+        with no_job, pytest.raises(TypeError, match=refused):
             plan()

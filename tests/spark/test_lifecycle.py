@@ -32,6 +32,7 @@ def client(journal):
     return client
 
 
+@pytest.mark.promise("resources")
 def test_a_resource_is_opened_once_in_each_task_on_the_loop_of_the_calls(spark, journal, client):
     @async_pandas_udf(resources=client)
     async def on_the_same_loop(id: int, client) -> bool:
@@ -41,20 +42,6 @@ def test_a_resource_is_opened_once_in_each_task_on_the_loop_of_the_calls(spark, 
     assert found == [True] * 40
     assert (journal.count("open"), journal.count("close")) == (4, 4)
     assert len(journal) == 8
-
-
-def test_a_resource_that_cannot_be_opened_is_named(spark, spark_error):
-    @contextlib.asynccontextmanager
-    async def database():
-        raise OSError("refused")
-        yield
-
-    @async_pandas_udf(resources=database, on_error="null")
-    async def f(id: int, database) -> int:
-        return id
-
-    text = spark_error(spark.range(1).select(f("id")))
-    assert "resource 'database' of f could not be opened: OSError: refused" in text
 
 
 class Service(AsyncFunction):
@@ -79,6 +66,7 @@ class Service(AsyncFunction):
         self.journal.write("close", self.partition, self.calls)
 
 
+@pytest.mark.promise("resources")
 @pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 def test_an_async_function_is_opened_and_closed_once_in_each_task_and_knows_its_partition(spark, journal, wait):
     df = wait(spark.range(0, 40, 1, 4), Service(journal), returnType="int")
@@ -88,6 +76,7 @@ def test_an_async_function_is_opened_and_closed_once_in_each_task_and_knows_its_
     assert sorted(journal.lines) == [f"close {i} 10" for i in range(4)] + [f"open {i}" for i in range(4)]
 
 
+@pytest.mark.promise("context")
 def test_the_context_of_a_plain_function(spark):
     """It tells Spark's partition and task, the attempt, what remains, and a key that is the same in every run."""
 
@@ -143,6 +132,7 @@ def pids(journal):
     return {int(line) for line in journal.lines}
 
 
+@pytest.mark.promise("nothing is left")
 @pytest.mark.parametrize("entry_point", ["column", "unordered_wait", "table"])
 def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, entry_point):
     df = spark.range(0, 20, 1, 2)
@@ -173,6 +163,7 @@ def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, e
     workers.assert_clean(pids(journal), reused=False)
 
 
+@pytest.mark.promise("nothing is left")
 def test_a_failing_task_ends_though_calls_do_not_heed_their_cancellation(spark, journal, workers, spark_error):
     @async_pandas_udf(on_error="raise")
     async def stubborn(id: int) -> int:
@@ -188,6 +179,7 @@ def test_a_failing_task_ends_though_calls_do_not_heed_their_cancellation(spark, 
     workers.assert_clean(pids(journal), reused=False)
 
 
+@pytest.mark.promise("nothing is left")
 def test_the_next_task_in_the_same_worker_starts_clean(spark, journal):
     """Context variables, the loop and the threads of one task are not those of the next."""
     names = ["asyncudf-loop", "asyncudf-watch"]

@@ -19,8 +19,8 @@ from asyncudf import (
     http,
     monitor,
     ordered_wait,
-    unordered_wait,
 )
+from tests.kit.doors import through
 from tests.kit.http_services import serving
 from tests.kit.limited import ahead_of
 
@@ -37,11 +37,11 @@ def noting(journal, **options):
         journal.write("open", time.time())
         yield
 
-    @async_pandas_udf("v long", resources=opened, **options)
+    @async_pandas_udf("long", resources=opened, **options)
     async def noted(id, opened):
         journal.write("call", time.time(), id)
         await asyncio.sleep(0.01)
-        return {"v": id}
+        return id
 
     return noted
 
@@ -51,31 +51,11 @@ def burst_used(journal, limit, word="call"):
     return ahead_of(limit, journal.times(word), since=journal.times("open")[0])
 
 
-def sql(spark, df, function):
-    df.createOrReplaceTempView("limited")
-    function.register(spark, "limited_call")
-    return spark.sql("SELECT limited_call(id).v AS v FROM limited")
-
-
-def table(spark, df, function):
-    df.createOrReplaceTempView("limited")
-    function.with_options(output_mode="unordered").register(spark, "limited_table")
-    return spark.sql("SELECT v FROM limited_table(TABLE(limited), 'id')")
-
-
-ENTRY_POINTS = {
-    "column": lambda spark, df, function: df.select(function("id").alias("r")).select("r.v"),
-    "sql": sql,
-    "table function": table,
-    "ordered_wait": lambda spark, df, function: ordered_wait(df, function, "id").select("v"),
-    "unordered_wait": lambda spark, df, function: unordered_wait(df, function, "id").select("v"),
-}
-
-
-@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
-def test_two_tasks_keep_one_rate(spark, journal, entry_point):
-    df = ENTRY_POINTS[entry_point](spark, spark.range(0, 60, 1, 2), noting(journal, rate_limit=LIMIT))
-    assert sorted(row.v for row in df.collect()) == list(range(60))
+@pytest.mark.promise("limits of the job")
+@through("column", "table function", "unordered_wait")
+def test_two_tasks_keep_one_rate(spark, journal, door):
+    df = door(spark.range(0, 60, 1, 2), noting(journal, rate_limit=LIMIT), "id")
+    assert sorted(row.result for row in df.collect()) == list(range(60))
     assert journal.count("call") == 60
     assert burst_used(journal, LIMIT) <= 1 + 2  # 2% of leeway, and the moment between the two clocks
 
@@ -127,6 +107,7 @@ def asking(url, **options):
     return asked
 
 
+@pytest.mark.promise("limits of the job")
 def test_job_capacity_is_shared_by_all_tasks(spark):
     """Two at a time of four tasks, each with a capacity of 100."""
     service = Counting()
@@ -137,6 +118,7 @@ def test_job_capacity_is_shared_by_all_tasks(spark):
     assert 4 <= service.peak <= 5
 
 
+@pytest.mark.promise("limits of the job")
 def test_one_that_stays_dead_ends_the_job_with_one_error(spark, spark_error):
     service = Counting(0.0, lambda request: web.Response(status=500))
     with serving(service.handle) as url:
@@ -156,6 +138,7 @@ def test_a_query_makes_no_more_calls_than_it_may(spark, journal, spark_error):
     assert 30 < journal.count("call") <= 60
 
 
+@pytest.mark.promise("limits of the job")
 def test_failures_of_all_tasks_count_together(spark, spark_error):
     @async_pandas_udf("long", capacity=5, on_error="null", max_failures=30, rate_limit=RateLimit(500))
     async def bad(id):

@@ -13,6 +13,7 @@ import redis
 from asyncudf import RateLimit, async_pandas_udf, ordered_wait
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import HEAD, driver
 from tests.kit.limited import ahead_of
@@ -93,6 +94,7 @@ def server_of(url):
         return connection.info("server")["process_id"]
 
 
+@pytest.mark.promise("limits of the job")
 def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, until):
     """The job pauses until it is back, and goes on at its rate."""
     limit = RateLimit(50, burst=2)
@@ -129,20 +131,26 @@ class Impatient:
         return make_impatient, ()
 
 
-def test_nobody_there_is_an_error_and_no_call(spark, journal, spark_error):
-    """After a time; never a job without its limit."""
-    with contextlib.closing(CoordinatorServer()) as server:
-        url = server.url
-    impatient = Impatient()
+def test_a_job_fails_when_its_coordinator_does_not_come_back(spark, journal, until, spark_error):
+    """With an error that names it and not its password; it never goes on without. The next query has another."""
+    url, impatient = coordinator_url(None), Impatient()
+    assert url == coordinator_url(None, spark) == coordinator_url(None, spark.newSession())
+    (server,) = [one for one in coordinators._servers.values() if one.url == url]
 
-    @async_pandas_udf(rate_limit=RateLimit(50), coordinator=url)
+    @async_pandas_udf(rate_limit=RateLimit(100, burst=2))
     async def noted(id: int) -> int:  # noqa: A002
         journal.write("call", impatient is None)
         return id
 
-    error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
-    assert "has not answered for 1 s" in error
-    assert journal.count("call") == 0
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(spark_error, spark.range(0, 100_000, 1, 2).select(noted("id")))
+        until(lambda: journal.count("call") >= 50, "calls")
+        os.killpg(server._watchdog.pid, signal.SIGKILL)
+        error = running.result()
+    assert f"the coordinator at redis://***@127.0.0.1:{urlsplit(url).port}/0 has not answered for 1 s" in error
+    assert urlsplit(url).password not in error
+    assert coordinator_url(None) != url
+    assert spark.range(0, 10, 1, 2).select(noted("id")).distinct().count() == 10
 
 
 def test_two_jobs_share_what_has_a_name(spark, cluster, journal, tmp_path):

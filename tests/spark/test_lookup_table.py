@@ -45,6 +45,7 @@ def joined(table, df, **options):
     return sorted(((row.id, row.lat) for row in table.join(df, **options).collect()), key=str)
 
 
+@pytest.mark.promise("LookupTable")
 def test_only_what_is_missing_is_called_and_a_join_calls_nobody(spark, places, journal):
     df = cities(spark, "Oslo", "Nowhere", "Rome")
     assert joined(places, df) == [(0, None), (1, None), (2, None)], "before the first update"

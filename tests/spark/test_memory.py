@@ -72,6 +72,7 @@ ENTRY_POINTS = {
 }
 
 
+@pytest.mark.promise("memory")
 @pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_rows_that_wait_count_with_their_input(spark, conf, name):
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", 100)

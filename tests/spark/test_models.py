@@ -55,6 +55,7 @@ def expected(number):
     return Row(**fields, box=Row(item=number), by="me")
 
 
+@pytest.mark.promise("models")
 def test_as_a_column_and_in_sql(spark):
     declared = async_pandas_udf(review)
     rows = spark.range(2).select(declared("id").alias("r"), declared("id").tone.alias("tone")).collect()

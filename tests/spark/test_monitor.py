@@ -10,16 +10,13 @@ import threading
 import pytest
 from pyspark.sql.functions import udf
 
-import asyncudf
-from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, ordered_wait, unordered_wait
+from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, unordered_wait
 from asyncudf._spark.monitoring.job_watch import JobWatch
 from asyncudf._spark.monitoring.live import LiveServer
 from asyncudf._spark.monitoring.task_report import SESSION_CONF, THREAD_PROPERTY
 from tests.kit.threads import left_threads
 
 pytestmark = pytest.mark.spark
-
-COUNTED = ("rows", "results", "calls", "attempts")
 
 
 @async_pandas_udf(capacity=10)
@@ -35,12 +32,6 @@ async def pairs(id):
         yield {"twice": id}
 
 
-def sql(spark, df):
-    df.createOrReplaceTempView("monitored")
-    spark.udf.register("waits", waits)
-    return spark.sql("SELECT waits(id) FROM monitored")
-
-
 def table(spark, df):
     df.createOrReplaceTempView("monitored")
     pairs.register(spark, "pairs")
@@ -49,9 +40,7 @@ def table(spark, df):
 
 ENTRY_POINTS = {
     "column": (lambda spark, df: df.select(waits("id")), "column", 1),
-    "sql": (sql, "column", 1),
     "table function": (table, "table function", 2),
-    "ordered_wait": (lambda spark, df: ordered_wait(df, waits), "operator", 1),
     "unordered_wait": (lambda spark, df: unordered_wait(df, pairs), "operator", 2),
 }
 
@@ -61,6 +50,7 @@ def only(run):
     return function
 
 
+@pytest.mark.promise("monitor")
 @pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_every_entry_point_is_counted(spark, name):
     """Rows, results, calls and the time of each task, whichever way a function is used."""
@@ -130,19 +120,6 @@ def test_the_mentions_of_a_sql_function_are_added_up_and_two_names_are_told_apar
     assert found == [("waits", 100, 1), ("waits #2", 100, 1)]
 
 
-def test_two_mentions_of_a_table_function_are_told_apart(spark):
-    """Though all queries share the plan that was registered."""
-    spark.range(0, 40, 1, 1).createOrReplaceTempView("forty")
-    pairs.register(spark, "pairs")
-    with monitor(spark) as run:
-        once = "SELECT twice FROM pairs(TABLE(forty), 'id')"
-        spark.sql(f"{once} UNION ALL {once} WHERE twice < 100").collect()
-    assert sorted((one["function"], one["rows"]) for one in run.metrics["functions"]) == [
-        ("pairs", 40),
-        ("pairs #2", 40),
-    ]
-
-
 def test_a_query_planned_before_is_counted_and_one_run_after_is_not(spark):
     """It matters when a job runs, not when it was planned."""
     df = spark.range(0, 50, 1, 1).select(waits("id"))
@@ -154,6 +131,7 @@ def test_a_query_planned_before_is_counted_and_one_run_after_is_not(spark):
     assert spark.conf.get(SESSION_CONF, None) is None
 
 
+@pytest.mark.promise("monitor")
 def test_a_task_that_fails_is_kept_apart(spark):
     """What a failed task did was paid for: it is told, and not mixed with what counts."""
 
@@ -224,6 +202,7 @@ def test_threads_without_a_monitor_belong_to_that_of_their_session(spark):
     assert sorted(one["rows"] for one in run.metrics["functions"]) == [11, 22]
 
 
+@pytest.mark.promise("monitor")
 def test_figures_of_a_task_that_runs(spark, tmp_path, until):
     """While calls wait the driver knows how far the task is."""
     gate = tmp_path / "gate"
@@ -303,25 +282,6 @@ def test_monitors_that_end_in_another_order_leave_nothing(spark):
     assert first.metrics["functions"] == []
     assert spark.sparkContext.getLocalProperty(THREAD_PROPERTY) is None
     assert spark.conf.get(SESSION_CONF, None) is None
-
-
-def test_a_session_that_has_been_stopped(spark):
-    """It is told at once, and nothing is left open."""
-
-    class Stopped:
-        createDataFrame = None  # noqa: N815 - Spark's name
-
-        class conf:  # noqa: N801 - Spark's name
-            @staticmethod
-            def isModifiable(name):  # noqa: N802 - Spark's name
-                raise RuntimeError("the session was stopped")
-
-    with pytest.raises(asyncudf.OptionError, match=r"a session that runs.*stopped"), monitor(Stopped()):
-        pass
-    assert not left_threads()
-    with monitor(spark) as run:
-        spark.range(0, 20, 1, 1).select(waits("id")).collect()
-    assert only(run)["rows"] == 20
 
 
 def test_a_run_is_for_one_block(spark):

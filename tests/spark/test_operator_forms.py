@@ -14,7 +14,6 @@ from asyncudf import (
     AsyncFunction,
     AsyncStream,
     OutputMode,
-    WatermarkStrategy,
     async_pandas_udf,
     ordered_wait,
     unordered_wait,
@@ -51,13 +50,6 @@ def test_the_fields_of_a_struct_become_columns(trips, wait):
         (2, "Bergen", 3, 6.5, "clear over Bergen"),
         (3, None, 0, None, None),
     ]
-
-
-@BOTH
-def test_any_other_result_becomes_one_column_named_after_the_function(trips, wait):
-    df = wait(trips, shout, "city", "times")
-    assert dict(df.dtypes) == {**dict(trips.dtypes), "shout": "string"}
-    assert [row.shout for row in df.orderBy("id").collect()] == ["Oslo!!", "Bergen!!!", "None"]
 
 
 @pytest.mark.parametrize("profiler", ["perf", "memory"])
@@ -108,12 +100,6 @@ def test_a_column_is_given_by_a_reference_or_a_quoted_name(dotted, reference):
         assert df.first().told == expected
 
 
-def test_a_watermark_is_read_from_a_column_with_a_quoted_name(dotted):
-    strategy = WatermarkStrategy.for_monotonous_timestamps("`a.b`")
-    df = unordered_wait(dotted, told, "id", watermark=strategy, with_watermark_column="w")
-    assert df.schema["w"].dataType.simpleString() == "timestamp"
-
-
 class Visits(AsyncFunction):
     """As many results for a row as its column `times` says."""
 
@@ -121,6 +107,7 @@ class Visits(AsyncFunction):
         result_future.complete([f"{sorted(value)} {n}" for n in range(value["times"])])
 
 
+@pytest.mark.promise("0 to n results")
 @pytest.mark.parametrize(
     ("wait", "form"),
     [
@@ -160,24 +147,6 @@ def test_options_given_here_win(trips):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_ordered_wait_keeps_the_order_though_the_last_call_finishes_first(spark):
-    @contextlib.asynccontextmanager
-    async def line():
-        yield {}
-
-    async def backwards(id: int, line) -> int:
-        """Each row of twenty waits for the one behind it."""
-        mine = line.setdefault(id, asyncio.Event())
-        if id % 20 != 19:
-            await line.setdefault(id + 1, asyncio.Event()).wait()
-        mine.set()
-        return id
-
-    df = ordered_wait(spark.range(0, 200, 1, 2), backwards, resources=line, returnType="bigint")
-    assert [tuple(row) for row in df.collect()] == [(i, i) for i in range(200)]
-
-
-@pytest.mark.usefixtures("small_batches")
 def test_unordered_wait_lets_every_row_pass_a_slow_one(spark):
     @contextlib.asynccontextmanager
     async def last():
@@ -196,6 +165,7 @@ def test_unordered_wait_lets_every_row_pass_a_slow_one(spark):
     assert rows.index((0, 0)) >= 38
 
 
+@pytest.mark.promise("0 to n results")
 @pytest.mark.usefixtures("small_batches")
 def test_every_result_stands_beside_its_own_row_when_many_rows_change_places(spark):
     async def stops(id: int):

@@ -91,6 +91,7 @@ def test_a_side_output_is_written_from(spark, stream_of, writer, entry_point):
     assert side.columns == ["id", "note"]
 
 
+@pytest.mark.promise("side outputs")
 @pytest.mark.parametrize("order", ["main side main side", "side side main main"])
 def test_main_and_side_outputs_are_one_evaluation_in_whatever_order_they_are_read(spark, stream_of, journal, order):
     @async_pandas_udf("got bigint", on_error="dead_letter")
@@ -178,16 +179,6 @@ def test_collect_reads_a_tag_by_its_name_too(spark, stream_of, spark_error, sche
     frames = AsyncStream.collect(main=stream, side=stream.side_output(OutputTag("log", schema)))
     assert [field.dataType for field in frames["side"].schema] == [field.dataType for field in from_ddl(schema)]
     assert frames["side"].count() == 3
-
-
-def test_a_tag_may_be_declared_in_all_of_sparks_ddl(spark, stream_of):
-    tag = OutputTag("log", "id bigint NOT NULL, note string COMMENT 'why'")
-
-    async def writes(id: int, context: RuntimeContext) -> int:
-        context.output(tag, (id, "x"))
-        return id
-
-    assert tuples(stream_of(spark.range(1)).ordered_wait(writes).side_output(tag)) == [(0, "x")]
 
 
 @pytest.mark.parametrize("interval", [0.001, datetime.timedelta(milliseconds=1)])

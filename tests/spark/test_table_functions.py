@@ -31,6 +31,7 @@ def sql(spark):
     return rows
 
 
+@pytest.mark.promise("table function")
 def test_the_tables_columns_are_kept_and_the_results_appended(spark, sql):
     query = "SELECT * FROM weather_at(TABLE(trips), 'city') ORDER BY id"
     assert spark.sql(query).columns == ["id", "city", "day", "temp", "sky"]

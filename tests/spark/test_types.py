@@ -9,6 +9,7 @@ from pyspark.sql import types as spark_types
 from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
 from asyncudf import AsyncStream, async_pandas_udf, ordered_wait
+from tests.kit.doors import through
 
 pytestmark = pytest.mark.spark
 HAS_VARIANT = hasattr(spark_types, "VariantVal")
@@ -62,16 +63,6 @@ COLUMNS = {
         "list [dict {str 'm': dict {str 'k': list [bytes b'\\x02']}, str 's': str 'x'}, None]",
     ),
 }
-# The second is a name that Spark knows and Python does not.
-ZONES = pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+3"])
-
-
-ELSEWHERE = pytest.mark.usefixtures("elsewhere")
-
-
-@pytest.fixture
-def elsewhere(conf):
-    conf("spark.sql.session.timeZone", "Asia/Kolkata")
 
 
 @pytest.fixture(scope="module")
@@ -120,28 +111,12 @@ def assert_seen(rows) -> None:
     assert again == full
 
 
-@ZONES
-def test_a_column_function_sees(everything, conf, zone):
-    """Each type, exact, whatever the zone of the session."""
+@through("column", "table function", "ordered_wait")
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+3"])  # the second is a name that Python does not know
+def test_a_function_sees(everything, conf, zone, door):
+    """Each type, exact, whatever the zone of the session, and the same at each door."""
     conf("spark.sql.session.timeZone", zone)
-    assert_seen({row[0]: row[1] for row in everything.select("row", look(*COLUMNS)).collect()})
-
-
-@ZONES
-def test_an_operator_function_sees(everything, conf, zone):
-    """The same values as a column function does."""
-    conf("spark.sql.session.timeZone", zone)
-    assert_seen({row.row: row.look for row in ordered_wait(everything, look, *COLUMNS).select("row", "look").collect()})
-
-
-@ZONES
-def test_a_table_function_sees(spark, everything, conf, zone):
-    """The same values as the other two do."""
-    conf("spark.sql.session.timeZone", zone)
-    look.with_options(output_mode="unordered").register(spark, "look_at")
-    names = ", ".join(f"'{name}'" for name in COLUMNS)
-    rows = spark.sql(f"SELECT row, look FROM look_at(TABLE(everything), {names})").collect()
-    assert_seen({row.row: row.look for row in rows})
+    assert_seen({row.row: row.result for row in door(everything, look, *COLUMNS).collect()})
 
 
 def echo_for(everything):
@@ -168,24 +143,13 @@ def assert_echoed(df) -> None:
         assert {name: row[f"{name}_out"] for name in COLUMNS} == was, "results"
 
 
-@ELSEWHERE
-def test_a_column_function_gives_back(everything):
+@pytest.mark.promise("types")
+@through("column", "table function", "ordered_wait")
+def test_a_function_gives_back(everything, conf, door):
     """Each type comes out as it went in."""
-    assert_echoed(everything.withColumn("e", echo_for(everything)(*COLUMNS)).select("row", *COLUMNS, "e.*"))
-
-
-@ELSEWHERE
-def test_an_operator_function_gives_back(everything):
-    """Each type comes out as it went in."""
-    assert_echoed(ordered_wait(everything, echo_for(everything), *COLUMNS))
-
-
-@ELSEWHERE
-def test_a_table_function_gives_back(spark, everything):
-    """Each type comes out as it went in."""
-    echo_for(everything).with_options(output_mode="unordered").register(spark, "echo_of")
-    names = ", ".join(f"'{name}'" for name in COLUMNS)
-    assert_echoed(spark.sql(f"SELECT * FROM echo_of(TABLE(everything), {names})"))
+    conf("spark.sql.session.timeZone", "Asia/Kolkata")
+    results = door(everything, echo_for(everything), *COLUMNS)
+    assert_echoed(results.select("row", *COLUMNS, "result.*"))
 
 
 FIRST, LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
@@ -339,33 +303,3 @@ def test_a_field_with_a_comment(spark):
     commented.register(spark, "commented")
     assert spark.range(1).select(commented("id")).first()[0] == (0,)
     assert spark.sql("SELECT commented(id) FROM range(1)").first()[0] == (0,)
-
-
-def at_every_entry_point(spark, function):
-    """The result of a function as JSON, as a column, beside a row and in a table."""
-    df = spark.range(1)
-    df.createOrReplaceTempView("one_row")
-    function.with_options(output_mode="unordered").register(spark, "at_every_entry_point")
-    fields = ", ".join(name for name in ordered_wait(df, function).columns if name != "id")
-    return [
-        df.select(function("id").alias("r")).selectExpr("to_json(r)").first()[0],
-        ordered_wait(df, function).selectExpr(f"to_json(struct({fields}))").first()[0],
-        spark.sql(f"SELECT to_json(struct({fields})) FROM at_every_entry_point(TABLE(one_row))").first()[0],
-    ]
-
-
-def test_a_whole_number_for_a_decimal_inside_other_types_is_taken_at_every_entry_point(spark):
-    @async_pandas_udf("a array<decimal(5,1)>, m map<string,decimal(5,1)>, st struct<x:decimal(5,1)>")
-    async def nested(id: int) -> dict:
-        return {"a": [1], "m": {"k": 1}, "st": (1,)}
-
-    assert at_every_entry_point(spark, nested) == ['{"a":[1.0],"m":{"k":1.0},"st":{"x":1.0}}'] * 3
-
-
-def test_a_map_whose_keys_are_arrays_is_read_as_a_dict_of_tuples(spark):
-    @async_pandas_udf
-    async def items(m) -> str:
-        return repr(m)
-
-    (row,) = spark.sql("SELECT MAP(ARRAY(1), 'x') AS m").select(items("m").alias("items")).collect()
-    assert row[0] == "{(1,): 'x'}"

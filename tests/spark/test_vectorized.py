@@ -40,6 +40,7 @@ async def arrays(big: pa.Array, id: pa.Array) -> pa.Array:
     return big
 
 
+@pytest.mark.promise("vectorized functions")
 def test_large_integers_beside_nulls_stay_exact_through_series(numbers):
     assert [row[0] for row in numbers.select(series("big")).collect()] == EXPECTED
     assert [row.series for row in ordered_wait(numbers, series).collect()] == EXPECTED
@@ -101,6 +102,7 @@ def test_a_dataframe_parameter_gets_the_named_columns_in_the_operator_form(numbe
     assert ordered_wait(numbers, described).first().described == "s0 of ['id', 'big', 's']"
 
 
+@pytest.mark.promise("vectorized functions", "types")
 def test_all_types_reach_and_leave_a_series(spark):
     df = spark.sql("""
         SELECT CAST(1 AS tinyint) AS b, CAST(2 AS int) AS i, 1.5D AS d, CAST(1.50 AS decimal(9, 2)) AS m, true AS ok,

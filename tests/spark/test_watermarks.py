@@ -54,14 +54,11 @@ FENCED = [i for start in range(0, 40, 5) for i in (start + 1, start + 2, start +
 FENCED[-5:] = [35, 36, 37, 38, 39]
 STRATEGIES = {
     "a boolean column": WatermarkStrategy.for_punctuation("flag"),
-    "a column of timestamps here and there": WatermarkStrategy.for_punctuation("fence"),
-    "rows in the order of their timestamps": WatermarkStrategy.for_monotonous_timestamps("ts", interval=5),
-    "rows that are late": WatermarkStrategy.for_bounded_out_of_orderness("often_late", "10 seconds", interval=5),
     "timestamps without a zone": WatermarkStrategy.for_monotonous_timestamps("ntz", interval=5),
-    "microseconds": WatermarkStrategy.for_monotonous_timestamps("micros", interval=5),
 }
 
 
+@pytest.mark.promise("watermarks")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_row_passes_a_watermark_made_from(rows, strategy):
     df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=STRATEGIES[strategy])
@@ -95,17 +92,7 @@ def test_watermarks_of_a_timestamp_column_are_taken_as_they_are(rows):
     assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND for i in range(40)}
 
 
-def test_a_watermark_from_a_column_without_zone_has_none_and_one_from_dates_is_midnight(rows):
-    ntz = WatermarkStrategy.for_monotonous_timestamps("ntz", interval=5)
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=ntz, with_watermark_column="w")
-    assert df.schema["w"].dataType.typeName() == "timestamp_ntz"
-    shown = df.selectExpr("id", "CAST(w AS string) AS w").where("id IN (0, 5)").collect()
-    assert {row.id: row.w for row in shown} == {0: None, 5: "1970-01-01 00:00:03.999999"}
-    day = WatermarkStrategy.for_monotonous_timestamps("day", interval=5)
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=day, with_watermark_column="w")
-    assert written(df, "w") == {i: None if i < 5 else (i // 5 - 1) * 86400 * SECOND - 1 for i in range(40)}
-
-
+@pytest.mark.promise("watermarks")
 def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
     flag = WatermarkStrategy.for_punctuation("flag")
     first = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
@@ -127,11 +114,6 @@ def ids(stream):
     return [row.id for row in stream.collect()]
 
 
-@async_pandas_udf("at bigint")
-async def at(id: int):
-    return {"at": id}
-
-
 FENCES = {
     "of the stream, for both operators": lambda s: (
         s.assign_timestamps_and_watermarks(EVERY_FIVE)
@@ -139,26 +121,13 @@ FENCES = {
         .filter(lambda row: True)
         .unordered_wait(again)
     ),
-    "of the first operator": lambda s: s.unordered_wait(
-        fives_wait_for_the_next_five, watermark=EVERY_FIVE
-    ).ordered_wait(same),
-    "of the second operator": lambda s: s.ordered_wait(same).unordered_wait(
-        fives_wait_for_the_next_five, watermark=EVERY_FIVE
-    ),
-    "behind a map": lambda s: (
-        s.map(lambda row: row).assign_timestamps_and_watermarks(EVERY_FIVE).unordered_wait(fives_wait_for_the_next_five)
-    ),
-    "read from what an operator has added": lambda s: (
-        s.map(lambda row: {"id": row["id"]}, "id bigint")
-        .ordered_wait(at)
-        .unordered_wait(fives_wait_for_the_next_five, watermark=EVERY_FIVE)
-    ),
     "written by the first, read by the second": lambda s: s.ordered_wait(
         same, watermark=EVERY_FIVE, with_watermark_column="mark"
     ).unordered_wait(fives_wait_for_the_next_five, watermark=WatermarkStrategy.from_column("mark")),
 }
 
 
+@pytest.mark.promise("watermarks")
 @pytest.mark.parametrize("fences", FENCES)
 def test_no_row_passes_a_watermark(timed, fences):
     """In a chain, wherever the watermarks are made."""
