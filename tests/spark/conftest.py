@@ -29,7 +29,8 @@ SESSION_ZONE = "UTC"
 CONFIG = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",  # plans are made in a tenth of the time; tests about plans have it
     "spark.sql.session.timeZone": SESSION_ZONE,
     "spark.python.task.killTimeout": "100ms",
     "spark.python.daemon.module": "preloaded_daemon",
@@ -153,6 +154,13 @@ def conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
+
+
+@pytest.fixture
+def adaptive(conf: Any) -> None:
+    """Queries are planned as Spark does by default."""
+    conf("spark.sql.adaptive.enabled", "true")
+    conf("spark.sql.shuffle.partitions", 2)
 
 
 @pytest.fixture

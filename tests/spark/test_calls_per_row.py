@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from asyncudf import ResultStore, async_pandas_udf, ordered_wait
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("adaptive")]
 
 ROWS = 100
 PAGE = Path(__file__).parents[2] / "docs" / "calls.md"

@@ -14,7 +14,7 @@ from asyncudf._policies.planned_calls import Bounds, RowCosts
 from asyncudf.testing import run_rows
 from tests.spark.test_calls_per_row import MENTIONS, QUERIES
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("adaptive")]
 
 ROWS = 100
 

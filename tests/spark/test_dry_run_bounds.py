@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait, unordered_wait
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("adaptive")]
 
 
 class Query(NamedTuple):

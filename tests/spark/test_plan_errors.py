@@ -68,16 +68,11 @@ UNORDERED_COLUMN = (
 )
 PLANS = {
     "an unknown column": (lambda s, df: ordered_wait(df, quick, "town"), "unknown column 'town'.*id, city, ts"),
-    "a parameter without a column": (lambda s, df: ordered_wait(df.drop("city"), quick), "unknown column 'city'"),
     "an expression": (
         lambda s, df: ordered_wait(df, quick, sf.upper("city")),
         r"Column<'upper\(city\)'> is not known to be a column .* the name of one, such as 'id'; .*withColumn",
     ),
     "a column of another DataFrame": (lambda s, df: ordered_wait(df, quick, s.range(1).id), "give the name of one"),
-    "a column that was replaced": (
-        lambda s, df: ordered_wait(df.withColumn("city", sf.upper("city")), quick, df.city),
-        "give the name of one",
-    ),
     "a column of the DataFrame behind an operator": (
         lambda s, df: AsyncStream(df).ordered_wait(quick, df.city).ordered_wait(weather, df.city, as_="w"),
         "give the name of one",
@@ -87,14 +82,9 @@ PLANS = {
         r"unknown column 'trip.city'; .*df.withColumn\('city', sf.col\('trip.city'\)\)",
     ),
     "a list of columns": (lambda s, df: ordered_wait(df, weather, ["city", "ts"]), r"one by one .*put a \* before it"),
-    "a number for a column": (lambda s, df: ordered_wait(df, quick, 3), "3 is not known to be a column"),
     "columns by name": (
         lambda s, df: ordered_wait(df, weather, day="city", city="id"),
         r"weather takes columns by position .*: write 'id', 'city' after the function, .* \(city, day\)",
-    ),
-    "one column by name": (
-        lambda s, df: AsyncStream(df).unordered_wait(weather, "city", day="id", capacity=5),
-        "write <the column of city>, 'id' after the function",
     ),
     "a column for a LookupTable": (
         lambda s, df: LookupTable(s, "t", weather, df.city),
@@ -105,7 +95,6 @@ PLANS = {
         r"cannot take capacity by name.*with_options\(capacity=\.\.\.\)",
     ),
     "no parameter for a column": (lambda s, df: df.select(nothing()), "no parameter .* async def nothing.id."),
-    "no parameter for a LookupTable": (lambda s, df: LookupTable(s, "t", nothing), "no parameter that"),
     "no column like a parameter": (
         lambda s, df: ordered_wait(df.select("id"), optional),
         r"there is none called like a parameter of it \(city, day\)",
@@ -122,10 +111,6 @@ PLANS = {
         lambda s, df: ordered_wait(df, quick, "city", returnType="TEMP double"),
         "would add a column 'TEMP'.*rename",
     ),
-    "a name clash within the result": (
-        lambda s, df: ordered_wait(df, quick, returnType="a int, A int"),
-        "would add a column 'A'",
-    ),
     "too many columns": (
         lambda s, df: df.select(weather("city", "city", "city")),
         r"weather takes .*\(city, day\), not 3",
@@ -134,29 +119,18 @@ PLANS = {
         lambda s, df: df.select(weather(day="city")),
         r"weather takes the columns \(city, day\); there is none for city",
     ),
-    "no column": (lambda s, df: df.select(weather()), r"weather takes .*column.* \(city, day\)"),
     "no column, all being optional": (lambda s, df: df.select(total()), "total takes at least one column"),
     "an unknown parameter": (lambda s, df: df.select(weather("city", town="id")), "cannot take town by name"),
-    "a parameter twice": (lambda s, df: df.select(weather("city", city="id")), "cannot take city by name"),
     "an unordered column": (lambda s, df: df.select(quick("city")), UNORDERED_COLUMN),
     "an unordered SQL function": (lambda s, df: s.udf.register("quick", quick), UNORDERED_COLUMN),
     "an async generator as a column": (
         lambda s, df: df.select(letters("city")),
         r"letters gives 0\.\.n results per row.*ordered_wait\(df, letters",
     ),
-    "an AsyncFunction without a type": (
-        lambda s, df: ordered_wait(df, Everything()),
-        "return type of Everything cannot",
-    ),
-    "output_mode for ordered_wait": (
-        lambda s, df: ordered_wait(df, quick, output_mode="unordered"),
-        "output_mode is said by the name of the function already: ordered_wait",
-    ),
     "a watermark column of a wrong type": (
         lambda s, df: unordered_wait(df, quick, watermark=WatermarkStrategy.for_monotonous_timestamps("city")),
         "watermarks cannot be read from 'city', a string; use timestamp",
     ),
-    "a type that is none": (lambda s, df: async_pandas_udf(returnType=5)(lambda x: x), "returnType must be DDL.*not 5"),
     "no function": (lambda s, df: ordered_wait(df, "quick", returnType="string"), "expected a function.*not 'quick'"),
 }
 
