@@ -6,7 +6,6 @@ import asyncio
 import copy
 import inspect
 
-import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
@@ -80,25 +79,6 @@ def test_columns_of_every_type_come_through_unchanged(spark, conf, stream_of, zo
         result = chain(stream_of(df)).to_df().select(*df.columns)
         assert result.dtypes == df.dtypes, name
         assert sorted(tuples(result), key=lambda row: row[0]) == wanted, name
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_no_row_is_lost_between_small_queues_and_micro_batches(spark):
-    async def some(id: int):
-        for number in range(id % 4):
-            yield {"number": number}
-
-    @async_pandas_udf("half double", batch_size=7, capacity=2, queue_size=8)
-    async def halved(id: pd.Series):
-        await asyncio.sleep(0)
-        return pd.DataFrame({"half": id / 2})
-
-    stream = AsyncStream(spark.range(0, 400, 1, 2))
-    shared = stream.unordered_wait(some, returnType="number int", capacity=3, queue_size=4)
-    left = shared.filter(lambda row: row["id"] % 3).ordered_wait(halved)
-    right = shared.filter(lambda row: row["id"] % 3 == 0).unordered_wait(halved, batch_size=4)
-    joined = left.union(right).unordered_wait(same, capacity=1, queue_size=1)
-    assert sorted(tuples(joined)) == [(i, n, i / 2, i) for i in range(400) for n in range(i % 4)]
 
 
 def test_each_partition_has_a_chain_of_its_own(spark, stream_of):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import FunctionError, async_pandas_udf
+from asyncudf import async_pandas_udf
 
 pytestmark = pytest.mark.spark
 
@@ -211,16 +211,3 @@ def test_a_column_may_stand_where_spark_takes_an_expression(spark):
     assert [row.id for row in df.orderBy(negative("id")).collect()] == [3, 2, 1, 0]
     mixed = df.select(sf.when(sf.col("id") > 1, negative("id") * 2).otherwise(sf.lit(0)))
     assert [row[0] for row in mixed.collect()] == [0, 0, -4, -6]
-
-
-def test_a_column_that_is_awaited_names_the_function_itself(spark):
-    """As in a unit test of it; Python said "object Column can't be used in 'await' expression"."""
-
-    async def test():
-        return await describe("name")
-
-    with pytest.raises(FunctionError, match=r"cannot be awaited.*await f\.__wrapped__"):
-        asyncio.run(test())
-    with pytest.raises(FunctionError, match=r"takes columns or their names, not 5.*__wrapped__"):
-        describe(5)
-    assert asyncio.run(describe.__wrapped__("Ada")) == "Ada -1"

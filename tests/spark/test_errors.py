@@ -3,7 +3,6 @@
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
-import contextlib
 import re
 import threading
 
@@ -14,33 +13,6 @@ from asyncudf import (
 )
 
 pytestmark = pytest.mark.spark
-
-
-def test_a_plain_function_runs_in_as_many_threads_as_there_are_call_slots(spark):
-    """Each of four calls waits for the other three: with fewer threads none would ever return."""
-
-    @contextlib.asynccontextmanager
-    async def barrier():
-        yield threading.Barrier(4)
-
-    @async_pandas_udf(capacity=4, timeout=30.0, resources=barrier)
-    def blocking(id: int, barrier) -> str:
-        barrier.wait()
-        return f"{id} {threading.current_thread() is threading.main_thread()}"
-
-    found = [row[0] for row in spark.range(0, 12, 1, 1).select(blocking("id")).collect()]
-    assert found == [f"{i} False" for i in range(12)]
-
-
-@pytest.mark.parametrize("fatal", [SystemExit, KeyboardInterrupt])
-def test_an_exit_fails_the_task_under_every_policy(spark, spark_error, fatal):
-    @async_pandas_udf(on_error="null")
-    async def leaves(id: int) -> int:
-        raise fatal("enough")
-
-    text = spark_error(spark.range(1).select(leaves("id")))
-    assert "leaves failed in attempt 1" in text
-    assert f"{fatal.__name__}: enough" in text
 
 
 @async_pandas_udf

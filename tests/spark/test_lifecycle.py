@@ -17,33 +17,6 @@ from asyncudf import AsyncFunction, RuntimeContext, async_pandas_udf, ordered_wa
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def client(journal):
-    @contextlib.asynccontextmanager
-    async def client():
-        loop = asyncio.get_running_loop()
-        journal.write("open", os.getpid())
-        try:
-            yield loop
-        finally:
-            await asyncio.sleep(0)
-            journal.write("close" if asyncio.get_running_loop() is loop else "close elsewhere")
-
-    return client
-
-
-@pytest.mark.promise("resources")
-def test_a_resource_is_opened_once_in_each_task_on_the_loop_of_the_calls(spark, journal, client):
-    @async_pandas_udf(resources=client)
-    async def on_the_same_loop(id: int, client) -> bool:
-        return asyncio.get_running_loop() is client
-
-    found = [row[0] for row in spark.range(0, 40, 1, 4).select(on_the_same_loop("id")).collect()]
-    assert found == [True] * 40
-    assert (journal.count("open"), journal.count("close")) == (4, 4)
-    assert len(journal) == 8
-
-
 class Service(AsyncFunction):
     def __init__(self, journal):
         self.journal = journal

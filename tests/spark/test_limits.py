@@ -14,10 +14,8 @@ from aiohttp import web
 from asyncudf import (
     CircuitBreaker,
     RateLimit,
-    RetryStrategy,
     async_pandas_udf,
     http,
-    monitor,
     ordered_wait,
 )
 from tests.kit.doors import through
@@ -178,21 +176,3 @@ def test_limits_of_one_name_are_one(spark, journal):
     spark.range(0, 40, 1, 2).select(left("id"), right("id")).collect()
     assert journal.count("call") == 80
     assert burst_used(journal, limit) <= 3
-
-
-def test_the_monitor_tells_what_waited(spark):
-    refused = []
-
-    def answer(request):
-        if len(refused) < 3:
-            refused.append(1)
-            return web.Response(status=429, headers={"Retry-After": "0.3"})
-        return None
-
-    with serving(Counting(0.0, answer).handle) as url, monitor(spark) as run:
-        asked = asking(url, rate_limit=RateLimit(50, burst=1), retry=RetryStrategy.fixed_delay(2, 0.1))
-        spark.range(0, 50, 1, 2).select(asked("id")).collect()
-    (function,) = run.metrics["functions"]
-    assert (function["rows"], function["failures"]) == (50, 0)
-    assert function["throttled"] == 3
-    assert function["time"]["limit"] > 0.5

@@ -12,7 +12,6 @@ from asyncudf import (
     AsyncFunction,
     AsyncStream,
     async_pandas_udf,
-    http,
     ordered_wait,
     unordered_wait,
 )
@@ -98,16 +97,6 @@ def test_the_message_comes_first_and_then_the_users_frames_only(spark, entry_poi
     assert lines[-1].startswith("json.decoder.JSONDecodeError: ")
 
 
-@pytest.mark.parametrize("entry_point", ["a column", "a chain", "a table function"])
-def test_the_switch_brings_all_frames_back(spark, monkeypatch, entry_point):
-    """With ASYNCUDF_FULL_TRACEBACK the library's frames are shown, for those who look for its bugs."""
-    monkeypatch.setenv("ASYNCUDF_FULL_TRACEBACK", "1")
-    text = error_of(ENTRY_POINTS[entry_point][0](spark, spark.range(7, 8, 1, 1)))
-    assert "/_loop/bridge.py" in text
-    assert "/_operators/" in text
-    assert "JSONDecodeError" in text
-
-
 def pid_of(batches):
     import pyarrow as pa
 
@@ -126,33 +115,3 @@ def test_the_worker_that_failed_serves_no_other_task(spark, journal):
     later = spark.range(0, 8, 1, 4).mapInArrow(pid_of, "pid long, hidden string").collect()
     assert not {row.pid for row in later} & {int(line) for line in journal.lines}
     assert {row.hidden for row in later} == {""}
-
-
-class HttpError(Exception):
-    def __init__(self, status):
-        super().__init__(f"GET https://me:secret@example.com/v1?key=secret: {status}")
-        self.status = status
-
-
-@async_pandas_udf
-async def from_http(id: int) -> int:
-    raise HttpError(404) if id else ValueError("no status")
-
-
-def test_captured_errors_have_the_status_and_no_secrets(spark):
-    df = spark.range(0, 2, 1, 1)
-    found = df.select(from_http.with_options(on_error="capture")("id").alias("r")).select("r.error.*").collect()
-    assert [(row.type, row.status) for row in found] == [("ValueError", None), ("HttpError", 404)]
-    assert found[1].message == "GET https://***@example.com/v1?***: 404"
-
-
-@async_pandas_udf("int", redact=True)
-async def repeats_its_input(id: int) -> int:
-    raise http.PermanentError(400, "Bad Request", f"no such customer: secret {id}")
-
-
-def test_nor_in_the_traceback_below_it(spark):
-    """Which prints the user's exception once more, here with the body of the service's answer."""
-    text = error_of(spark.range(7, 8, 1, 1).select(repeats_its_input("id")))
-    assert "in repeats_its_input" in text
-    assert "secret" not in text.replace('f"no such customer: secret {id}"', "")  # the line of code

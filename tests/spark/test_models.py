@@ -1,7 +1,6 @@
 """Models of Pydantic, enums and literals in queries: columns, SQL, operator forms, chains and lookup tables."""
 
 import enum
-from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Generic, Literal, Optional, TypeVar
 
@@ -41,11 +40,6 @@ async def review(x: int) -> Review:
     return Review(tone="good", language="en", parts=[Part(name="x", price="1.5")], box=Box[int](item=x), author="me")
 
 
-async def parts(x: int) -> AsyncIterator[Part]:
-    for number in range(x):
-        yield Part(name=str(number))
-
-
 async def untyped(x):
     return Part(name=str(x))
 
@@ -68,12 +62,6 @@ def test_fields_become_columns_in_the_operator_forms(spark):
     assert ordered_wait(spark.range(1), review, "id").collect() == [Row(id=0, **expected(0).asDict())]
     rows = unordered_wait(spark.range(2), untyped, "id", returnType=Part).collect()
     assert sorted(rows) == [Row(id=n, name=str(n), price=None) for n in range(2)]
-
-
-def test_of_table_functions(spark):
-    async_pandas_udf(parts).register(spark, "parts")
-    rows = spark.sql("SELECT id, name FROM parts(TABLE(SELECT id, id AS x FROM range(3)))").collect()
-    assert sorted(rows) == [Row(id=1, name="0"), Row(id=2, name="0"), Row(id=2, name="1")]
 
 
 class Visit(pydantic.BaseModel):

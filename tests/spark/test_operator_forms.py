@@ -13,7 +13,6 @@ from pyspark.sql import functions as sf
 from asyncudf import (
     AsyncFunction,
     AsyncStream,
-    OutputMode,
     async_pandas_udf,
     ordered_wait,
     unordered_wait,
@@ -129,21 +128,6 @@ def test_an_async_function_gets_a_mapping_and_gives_any_number_of_rows(trips, wa
         (2, "['city', 'times'] 2"),
     ]
     assert wait(trips, function, **options).orderBy("id").first().Visits == "['city', 'id', 'times'] 0"
-
-
-def test_options_given_here_win(trips):
-    """Over those of the decorator, which keeps its own."""
-
-    @async_pandas_udf("string", output_mode="unordered", on_error="raise", timeout=100.0)
-    async def stuck(city):
-        await asyncio.Event().wait()
-
-    df = ordered_wait(trips, stuck, "city", timeout=0.05, on_error="capture", returnType="bigint")
-    assert df.columns == ["id", "city", "times", "value", "error"]
-    assert dict(df.dtypes)["value"] == "bigint"
-    assert [row.id for row in df.collect()] == [1, 2, 3]
-    assert {row.error.type for row in df.collect()} == {"AsyncTimeoutError"}
-    assert (stuck.options.timeout, stuck.options.output_mode) == (100.0, OutputMode.UNORDERED)
 
 
 @pytest.mark.usefixtures("small_batches")

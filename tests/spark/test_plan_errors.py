@@ -53,11 +53,6 @@ async def optional(city: str = "", day: str = "") -> str:
     return city
 
 
-class Everything(AsyncFunction):
-    async def async_invoke(self, value, result_future):
-        result_future.complete([value])
-
-
 @pytest.fixture(scope="module")
 def trips(spark):
     return spark.sql("SELECT 1 AS id, 'Oslo' AS city, current_timestamp() AS ts, 'x' AS weather, 1.5D AS temp")

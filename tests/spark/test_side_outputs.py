@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import decimal
 
-import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -25,26 +24,6 @@ from tests.kit.frames import from_ddl, tuples
 from tests.kit.spark_functions import LOG, from_a_coroutine, halved, note
 
 pytestmark = pytest.mark.spark
-COUNT = OutputTag("count", "int")
-
-
-@async_pandas_udf("got bigint")
-async def from_a_generator(id: int, context: RuntimeContext):
-    note(context, id)
-    yield {"got": id}
-
-
-@async_pandas_udf("got bigint")
-def from_a_thread(id: int, context: RuntimeContext):
-    note(context, id)
-    return {"got": id}
-
-
-@async_pandas_udf("got bigint", batch_size=2)
-async def from_a_vectorized_function(id: pd.Series, context: RuntimeContext):
-    for one in id.tolist():
-        note(context, one)
-    return pd.DataFrame({"got": id})
 
 
 class FromAnAsyncFunction(AsyncFunction):
@@ -65,9 +44,6 @@ class FromAProcessFunction(ProcessFunction):
 
 WRITERS = {
     "coroutine": lambda s: s.ordered_wait(from_a_coroutine),
-    "generator": lambda s: s.unordered_wait(from_a_generator),
-    "thread": lambda s: s.ordered_wait(from_a_thread),
-    "vectorized": lambda s: s.ordered_wait(from_a_vectorized_function),
     "AsyncFunction": lambda s: s.unordered_wait(FromAnAsyncFunction(), returnType="got bigint"),
     "ProcessFunction": lambda s: s.process(FromAProcessFunction(), "id bigint, got bigint"),
 }
@@ -110,20 +86,6 @@ def test_main_and_side_outputs_are_one_evaluation_in_whatever_order_they_are_rea
             assert stream.side_output(OutputTag("never written", "x int, y string")).columns == ["x", "y"]
             assert stream.side_output(OutputTag("never written", "x int, y string")).count() == 0
     assert sorted(journal.lines) == [f"call {i}" for i in range(6)]
-
-
-class Both(ProcessFunction):
-    def process_element(self, value, context, collector):
-        context.output(LOG, {"id": value["id"], "note": "first"})
-        context.output(COUNT, value["id"])
-
-
-def test_each_tag_has_its_own_rows_also_of_several_operators(spark, stream_of):
-    stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine).process(Both())
-    log, count = stream.side_output(LOG), stream.side_output(COUNT)
-    assert sorted(tuples(log), key=key) == sorted([*NOTES[:3], *((i, "first") for i in range(4))], key=key)
-    assert (tuples(count), count.columns) == ([(i,) for i in range(4)], ["value"])
-    assert stream.count() == 0, "nothing was collected"
 
 
 ANYTHING = "s struct<at: timestamp, m: map<string, array<int>>>, a array<struct<x: decimal(5,2)>>, b binary, d date"

@@ -3,7 +3,6 @@
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
-import contextlib
 
 import pytest
 
@@ -98,25 +97,6 @@ def test_an_async_function_gets_a_mapping_and_gives_any_number_of_rows(spark, sq
     assert sql("SELECT Repeat FROM repeat_it(TABLE(trips)) WHERE id = 2") == [("['city', 'day', 'id'] 0",)]
 
 
-def test_an_unordered_table_function_lets_rows_pass_a_slow_one(spark, sql):
-    @contextlib.asynccontextmanager
-    async def last():
-        yield asyncio.Event()
-
-    @async_pandas_udf("bigint", output_mode="unordered", resources=last)
-    async def first_waits_for_last(id, last):
-        if id == 0:
-            await last.wait()
-        if id == 29:
-            last.set()
-        return id
-
-    first_waits_for_last.register(spark, "first_waits")
-    found = sql("SELECT * FROM first_waits(TABLE(SELECT id FROM range(0, 30, 1, 1)))")
-    assert sorted(found) == [(i, i) for i in range(30)]
-    assert found.index((0, 0)) >= 28
-
-
 def test_a_generator_with_the_default_mode_keeps_the_order(spark, sql):
     @async_pandas_udf("bigint")
     async def backwards(id):
@@ -136,18 +116,6 @@ def test_more_rows_than_are_handed_over_together(spark, sql):
     negative.register(spark, "negative_of")
     query = "SELECT count(*), sum(id), sum(negative) FROM negative_of(TABLE(SELECT id FROM range(0, 2500, 1, 1)))"
     assert sql(query) == [(2500, 3123750, -3123750)]
-
-
-def test_an_error_is_captured_beside_the_row(spark, sql):
-    @async_pandas_udf("temp double", output_mode="unordered", on_error="capture")
-    async def fails_in_bergen(city):
-        if city == "Bergen":
-            raise LookupError("no such city")
-        return {"temp": 1.0}
-
-    fails_in_bergen.register(spark, "fails_in_bergen")
-    query = "SELECT id, value.temp, error.type, error.message FROM fails_in_bergen(TABLE(trips), 'city') ORDER BY id"
-    assert sql(query) == [(1, 1.0, None, None), (2, None, "LookupError", "no such city"), (3, 1.0, None, None)]
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,6 @@ def everything(spark):
 
 def seen(value) -> str:
     """A text that tells values of different types apart, and the same values at different entry points together."""
-    import datetime
-
     if value is None:
         return "None"
     name = type(value).__name__
@@ -216,37 +214,24 @@ def objects(spark):
     return df.withColumn("v", sf.expr("""IF(p IS NULL, NULL, parse_json('{"a": 1}'))""")) if HAS_VARIANT else df
 
 
-def objects_seen(p, ps, s, v=None) -> str:
-    return f"{p!r} {ps!r} {s!r} {'none' if v is None else v.toJson()}"
+SEEN = [
+    (
+        "ExamplePoint(1.0,2.0) [ExamplePoint(1.0,2.0), ExamplePoint(3.0,4.0)] {'q': ExamplePoint(3.0,4.0)}",
+        '{"a":1}' if HAS_VARIANT else "none",
+    ),
+    ("None None None", "none"),
+]
 
 
-SEEN = "ExamplePoint(1.0,2.0) [ExamplePoint(1.0,2.0), ExamplePoint(3.0,4.0)] {'q': ExamplePoint(3.0,4.0)} " + (
-    '{"a":1}' if HAS_VARIANT else "none"
-)
-NOTHING = "None None None none"
+@through("ordered_wait", *(["table function"] if HAS_VARIANT else []))
+def test_a_function_sees_variants_and_objects_of_user_defined_types(objects, door):
+    @async_pandas_udf("a string, b string")
+    async def seen(p, ps, s, v=None):
+        return {"a": f"{p!r} {ps!r} {s!r}", "b": "none" if v is None else v.toJson()}
 
-
-def test_an_operator_function_sees_variants_and_objects_of_user_defined_types(objects):
-    async def seen(p, ps, s, v=None) -> str:
-        return objects_seen(p, ps, s, v)
-
-    rows = ordered_wait(objects, seen).collect()
-    assert [row.seen for row in rows] == [SEEN, NOTHING]
-    assert rows[0].p == ExamplePoint(1.0, 2.0)  # and the columns come through
-
-
-@pytest.mark.skipif(not HAS_VARIANT, reason="table functions with the columns of their table are there since Spark 4.0")
-def test_a_table_function_sees_variants_and_objects_of_user_defined_types(spark, objects):
-    @async_pandas_udf("string", output_mode="unordered")
-    async def seen(p, ps, s, v) -> str:
-        assert v is None or type(v.value) is bytes
-        return objects_seen(p, ps, s, v)
-
-    seen.register(spark, "objects_seen")
-    objects.createOrReplaceTempView("objects")
-    rows = spark.sql("SELECT seen, p, to_json(v) AS v FROM objects_seen(TABLE(objects)) ORDER BY p IS NULL").collect()
-    assert [row.seen for row in rows] == [SEEN, NOTHING]
-    assert (rows[0].p, rows[0].v) == (ExamplePoint(1.0, 2.0), '{"a":1}')
+    found = door(objects, seen, *objects.columns).orderBy(sf.isnull("p")).collect()
+    assert [tuple(row.result) for row in found] == SEEN
+    assert found[0].p == ExamplePoint(1.0, 2.0), "the columns come through"
 
 
 def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_defined_types(objects):
@@ -255,46 +240,86 @@ def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_
         return f"{p!r} {'none' if v is None else v.toJson()}"
 
     found = objects.select(seen("p", "v") if HAS_VARIANT else seen("p")).collect()
-    assert [row[0] for row in found] == [f"ExamplePoint(1.0,2.0) {SEEN.split()[-1]}", "None none"]
+    assert [row[0] for row in found] == [f"ExamplePoint(1.0,2.0) {SEEN[0][1]}", "None none"]
 
 
-def test_objects_of_user_defined_types_are_results(spark, objects):
+@through(
+    "ordered_wait", *(["column"] if hasattr(sf, "arrow_udf") else []), *(["table function"] if HAS_VARIANT else [])
+)
+def test_objects_of_user_defined_types_are_results(objects, door):
     @async_pandas_udf(spark_types.StructType().add("one", ExamplePointUDT()).add("two", ExamplePointUDT()))
     async def both(p: ExamplePoint):
-        return None if p is None else {"one": p, "two": ExamplePoint(p.y, p.x)}
+        return {"one": p, "two": p and ExamplePoint(p.y, p.x)}
 
-    expected = [(ExamplePoint(1.0, 2.0), ExamplePoint(2.0, 1.0)), (None, None)]
-    assert [tuple(row) for row in ordered_wait(objects, both).select("one", "two").collect()] == expected
-    if HAS_VARIANT:  # and table functions with the columns of their table
-        both.with_options(output_mode="unordered").register(spark, "both_points")
-        objects.createOrReplaceTempView("objects")
-        rows = spark.sql("SELECT one, two FROM both_points(TABLE(objects), 'p') ORDER BY one IS NULL").collect()
-        assert [tuple(row) for row in rows] == expected
-    if hasattr(sf, "arrow_udf"):
-        in_column = objects.withColumn("b", both("p")).select("b.one", "b.two").collect()
-        assert [tuple(row) for row in in_column] == [
-            (None, None) if one is None else (one, two) for one, two in expected
-        ]
+    rows = door(objects.select("p"), both, "p").orderBy(sf.isnull("p")).select("result.*").collect()
+    assert [tuple(row) for row in rows] == [(ExamplePoint(1.0, 2.0), ExamplePoint(2.0, 1.0)), (None, None)]
 
 
 @pytest.mark.skipif(not HAS_VARIANT, reason="since Spark 4.0")
-@pytest.mark.parametrize("returns", ["variant", "array<variant>", "v variant, m int"])
-def test_variants_are_results(spark, objects, returns):
-    @async_pandas_udf(returns)
-    async def answer(n):
-        variant = spark_types.VariantVal.parseJson('{"b": [1, null]}') if n else {"b": [1, None]}
-        return {"variant": variant, "array<variant>": [variant, None]}.get(returns, {"v": variant, "m": n})
+@through("column", "table function", "ordered_wait")
+def test_variants_are_results(spark, door):
+    @async_pandas_udf("v variant, vs array<variant>")
+    async def answer(id):
+        variant = spark_types.VariantVal.parseJson('{"b": [1, null]}') if id else {"b": [1, None]}
+        return {"v": variant, "vs": [variant, None]}
 
-    expected = {"variant": '{"b":[1,null]}', "array<variant>": '[{"b":[1,null]},null]'}
-    df = spark.range(2).select(sf.col("id").cast("int").alias("n"))
-    found = [row[0] for row in ordered_wait(df, answer, as_="r").selectExpr("to_json(r)").collect()]
-    assert found == [expected.get(returns, f'{{"v":{{"b":[1,null]}},"m":{n}}}') for n in range(2)]
-    assert [row[0] for row in df.select(answer("n").alias("r")).selectExpr("to_json(r)").collect()] == found
-    answer.with_options(output_mode="unordered").register(spark, "answer_of")
-    df.createOrReplaceTempView("numbers_of")
-    result = "answer" if returns in expected else "struct(v, m)"
-    rows = spark.sql(f"SELECT to_json({result}) FROM answer_of(TABLE(numbers_of), 'n') ORDER BY n").collect()
-    assert [row[0] for row in rows] == found
+    found = door(spark.range(2), answer, "id").selectExpr("to_json(result)").collect()
+    assert [row[0] for row in found] == ['{"v":{"b":[1,null]},"vs":[{"b":[1,null]},null]}'] * 2
+
+
+BAD = [
+    ("i int", 1.0, "1.0 (float) in field 'i': declared int32"),
+    ("n bigint", 2**63, "9223372036854775808 (int) in field 'n'"),
+    ("m decimal(5, 2)", 1.5, "1.5 (float) in field 'm'"),
+    ("s string", b"x", "b'x' (bytes) in field 's'"),
+    ("at timestamp", datetime.datetime(2024, 1, 2), "datetime.datetime(2024, 1, 2, 0, 0) (datetime) in field 'at'"),
+    ("st struct<x: int>", {"x": 1, "z": 2}, "in field 'st': unknown field 'z'"),
+    ("deep array<map<string, array<int>>>", [{"k": [1, True]}], "True (bool) in field 'deep[] value[]'"),
+    ("needed array<int> not null", None, "in field 'needed'"),
+]
+
+
+@pytest.mark.promise("types")
+@through("column", "SQL function", "ordered_wait")
+def test_a_result_that_does_not_fit_is_the_error_of_its_row_with_field_and_value(spark, door):
+    names = [ddl.split()[0] for ddl, _, _ in BAD]
+
+    @async_pandas_udf(", ".join(ddl for ddl, _, _ in BAD), on_error="capture")
+    async def wrong(id: int):
+        return {name: value if id == number else [] if name == "needed" else None
+                for number, (name, (_, value, _)) in enumerate(zip(names, BAD, strict=True))}  # fmt: skip
+
+    *bad, good = door(spark.range(0, len(BAD) + 1, 1, 1), wrong, "id").select("result.*").collect()
+    assert (good.error, good.value.needed) == (None, [])
+    for row, (_, _, said) in zip(bad, BAD, strict=True):
+        assert (row.value, row.error.type) == (None, "ResultError")
+        assert row.error.message.startswith("wrong returned ")
+        assert said in row.error.message
+
+
+@async_pandas_udf("map<struct<a: int, b: string>, int>")
+async def keyed(id: int):
+    return {(1, "x"): id}
+
+
+@through("column", "table function")
+def test_a_map_may_have_structs_as_keys_read_or_not(spark, door):
+    df = spark.sql("SELECT 1L AS id, map(named_struct('a', 1, 'at', timestamp'2026-01-01 00:00:00'), 'x') AS m")
+    found = door(df, keyed, "id").selectExpr("to_json(map_entries(m))", "to_json(map_entries(result))").first()
+    unread = df.selectExpr("to_json(map_entries(m))").first()
+    assert tuple(found) == (*unread, '[{"key":{"a":1,"b":"x"},"value":1}]')
+
+
+@through("column", "table function")
+def test_a_moment_that_python_cannot_read_back_names_the_function(spark, spark_error, door):
+    @async_pandas_udf("timestamp")
+    async def early(id: int):
+        return datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14)))
+
+    query = door(spark.range(1), early, "id")
+    text = spark_error(query)
+    assert "asyncudf.ResultError: early failed in attempt 1" in text
+    assert "in UTC it is not in the years 1 to 9999" in text
 
 
 def test_a_field_with_a_comment(spark):

@@ -84,24 +84,6 @@ def test_a_call_takes_rows_of_several_small_arrow_batches(numbers, journal):
     assert journal.lines == ["10", "10", "5"]
 
 
-def test_a_struct_column_is_a_dataframe(spark):
-    @async_pandas_udf("string", batch_size=2)
-    async def described(st: pd.DataFrame) -> pd.Series:
-        return pd.Series([f"{x} {y}" for x, y in zip(st["x"], st["y"], strict=True)])
-
-    df = spark.sql("SELECT NAMED_STRUCT('x', id, 'y', concat('y', id)) AS st FROM range(0, 3, 1, 1)")
-    assert [row[0] for row in df.select(described("st")).collect()] == ["0 y0", "1 y1", "2 y2"]
-
-
-def test_a_dataframe_parameter_gets_the_named_columns_in_the_operator_form(numbers):
-    @async_pandas_udf("string", batch_size=100)
-    async def described(rows: pd.DataFrame) -> pd.Series:
-        return rows["s"] + " of " + str(list(rows.columns))
-
-    assert ordered_wait(numbers, described, "id", "s").first().described == "s0 of ['id', 's']"
-    assert ordered_wait(numbers, described).first().described == "s0 of ['id', 'big', 's']"
-
-
 @pytest.mark.promise("vectorized functions", "types")
 def test_all_types_reach_and_leave_a_series(spark):
     df = spark.sql("""

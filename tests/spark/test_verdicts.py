@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from asyncudf import RateLimit, async_pandas_udf, monitor, ordered_wait
+from asyncudf import RateLimit, async_pandas_udf, monitor
+from tests.kit.doors import through
 
 pytestmark = pytest.mark.spark
 
-ROWS = 600
+ROWS = 300
 
 
 @async_pandas_udf(capacity=10)
@@ -24,12 +25,6 @@ async def call(id: int) -> int:
 def slowly(batches):
     for batch in batches:
         time.sleep(0.008 * len(batch))
-        yield batch
-
-
-def less_slowly(batches):
-    for batch in batches:
-        time.sleep(0.005 * len(batch))
         yield batch
 
 
@@ -45,13 +40,13 @@ def told(spark, df):
     return function
 
 
-@pytest.mark.parametrize("entry", ["column", "operator"])
-def test_a_slow_map_in_pandas_before_it(spark, entry):
+@through("column")
+def test_a_slow_map_in_pandas_before_it(spark, door):
     """All of it comes at once, after seconds in which nothing has called the function: they count as well."""
 
     def job(before):
         df = spark.range(0, ROWS, 1, 1).mapInPandas(before, "id bigint")
-        return told(spark, df.select(call("id")) if entry == "column" else ordered_wait(df, call))
+        return told(spark, door(df, call, "id"))
 
     job(at_once)  # the workers are there
     slow, verdict = (function := job(slowly)), function["verdict"]
@@ -61,28 +56,6 @@ def test_a_slow_map_in_pandas_before_it(spark, entry):
     quick = job(at_once)
     assert 1 - quick["seconds"] / slow["seconds"] == pytest.approx(promised, rel=1 / 3)
     assert quick["time"]["input"] < slow["time"]["input"] / 2
-
-
-def test_a_slow_map_in_pandas_behind_it(spark):
-    """The function is done long before it: twice the slots halve the function's time, and hardly that of the job."""
-
-    def job(function, rows=ROWS):
-        df = spark.range(0, rows, 1, 1).select(function("id").alias("id")).mapInPandas(less_slowly, "id bigint")
-        with monitor(spark) as run:
-            df.write.format("noop").mode("overwrite").save()
-        return run.metrics
-
-    job(call, 1)  # the workers are there
-    before = job(call)
-    (function,) = before["functions"]
-    text = function["verdict"]["text"]
-    said = re.match(r"its tasks ran for ([\d.]+) s of the run's ([\d.]+) s: ", text)
-    assert said, text
-    assert float(said[1]) == pytest.approx(function["ended"] - function["began"], abs=0.05)
-    assert float(said[2]) == pytest.approx(before["seconds"], abs=0.05)
-    after = job(call.with_options(capacity=20))
-    assert after["functions"][0]["seconds"] < 0.75 * function["seconds"]
-    assert after["seconds"] >= ROWS * 0.005
 
 
 def test_what_has_ended_a_job_comes_first(spark):

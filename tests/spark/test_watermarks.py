@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 
 import pytest
-from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, ProcessFunction, WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
 from tests.kit.frames import tuples
-from tests.kit.spark_functions import labelled, same
+from tests.kit.spark_functions import same
 
 pytestmark = pytest.mark.spark
 
@@ -86,12 +85,6 @@ def test_the_watermark_in_force_is_written_beside_each_row(rows, conf, wait, zon
     assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND - 1 for i in range(40)}
 
 
-def test_watermarks_of_a_timestamp_column_are_taken_as_they_are(rows):
-    fence = WatermarkStrategy.for_punctuation("fence")
-    df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=fence, with_watermark_column="w")
-    assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND for i in range(40)}
-
-
 @pytest.mark.promise("watermarks")
 def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
     flag = WatermarkStrategy.for_punctuation("flag")
@@ -101,61 +94,21 @@ def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
     assert second.where("NOT (w <=> w2)").count() == 0
 
 
-EVERY_FIVE = WatermarkStrategy.for_monotonous_timestamps("at", interval=5)
-
-
-@pytest.fixture(scope="module")
-def timed(spark):
-    """Row i stands at i microseconds after the epoch."""
-    return spark.range(0, 40, 1, 1).withColumn("at", sf.col("id"))
-
-
-def ids(stream):
-    return [row.id for row in stream.collect()]
-
-
-FENCES = {
-    "of the stream, for both operators": lambda s: (
-        s.assign_timestamps_and_watermarks(EVERY_FIVE)
-        .unordered_wait(fives_wait_for_the_next_five)
-        .filter(lambda row: True)
-        .unordered_wait(again)
-    ),
-    "written by the first, read by the second": lambda s: s.ordered_wait(
-        same, watermark=EVERY_FIVE, with_watermark_column="mark"
-    ).unordered_wait(fives_wait_for_the_next_five, watermark=WatermarkStrategy.from_column("mark")),
-}
-
-
 @pytest.mark.promise("watermarks")
-@pytest.mark.parametrize("fences", FENCES)
-def test_no_row_passes_a_watermark(timed, fences):
-    """In a chain, wherever the watermarks are made."""
-    assert ids(FENCES[fences](AsyncStream(timed))) == FENCED
-
-
-def test_each_arrow_batch_is_a_segment_for_all_operators(timed, conf):
+def test_each_arrow_batch_is_a_segment_for_all_operators(rows, conf):
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
-    stream = AsyncStream(timed).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch())
+    stream = AsyncStream(rows).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch())
     stream = stream.filter(lambda row: True).unordered_wait(fives_wait_for_the_next_five)
-    assert ids(stream.unordered_wait(again)) == FENCED
+    assert [row.id for row in stream.unordered_wait(again).collect()] == FENCED
 
 
-def test_the_watermark_in_force_is_a_column_first_and_in_the_middle_of_a_chain(timed):
-    stream = AsyncStream(timed).ordered_wait(same, watermark=EVERY_FIVE, with_watermark_column="first")
-    stream = stream.ordered_wait(labelled, "at", "id", watermark=EVERY_FIVE, with_watermark_column="second")
-    found = stream.selectExpr("id", "unix_micros(first)", "unix_micros(second)")
-    marks = {i: None if i < 5 else i // 5 * 5 - 2 for i in range(40)}
-    assert tuples(found) == [(i, marks[i], marks[i]) for i in range(40)]
-
-
-def test_a_process_function_knows_time_and_watermark(timed, stream_of):
+def test_a_process_function_knows_time_and_watermark(rows, stream_of):
     class Tells(ProcessFunction):
         def process_element(self, value, context, collector):
             collector.collect({"id": value["id"], "time": context.timestamp, "mark": context.watermark})
 
     schema = "id bigint, time bigint, mark bigint"
-    stream = stream_of(timed)
-    assert tuples(stream.process(Tells(), schema)) == [(i, None, None) for i in range(40)]
-    found = tuples(stream.ordered_wait(same, watermark=EVERY_FIVE).process(Tells(), schema))
-    assert found == [(i, i, None if i < 5 else i // 5 * 5 - 2) for i in range(40)]
+    every_five = WatermarkStrategy.for_monotonous_timestamps("micros", interval=5)
+    found = tuples(stream_of(rows).ordered_wait(same, watermark=every_five).process(Tells(), schema))
+    mark = [None if i < 5 else (i // 5 * 5 - 1) * SECOND - 1 for i in range(40)]
+    assert found == [(i, i * SECOND, mark[i]) for i in range(40)]
