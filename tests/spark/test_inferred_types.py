@@ -31,24 +31,13 @@ class Report(TypedDict):
 
 AT = datetime.datetime(2024, 5, 6, 7, 8, 9, 10, tzinfo=datetime.UTC)
 VALUES = [
-    (str, "string", "Oslo"),
     (int, "bigint", 2**63 - 1),
-    (float, "double", 0.1),
-    (bool, "boolean", True),
-    (bytes, "binary", b"\x00\xff"),
-    (datetime.date, "date", datetime.date(2024, 2, 29)),
     (datetime.datetime, "timestamp", AT),
     (datetime.timedelta, "interval day to second", datetime.timedelta(days=1, microseconds=1)),
     (Decimal, "decimal(38,18)", Decimal("12345.000000000000000001")),
-    (list[str], "array<string>", ["a", None]),
-    (dict[str, int], "map<string,bigint>", {"a": 1, "b": None}),
     (list[dict[str, list[Decimal]]], "array<map<string,array<decimal(38,18)>>>", [{"a": [Decimal(1)]}]),
     (Optional[int], "bigint", None),  # noqa: UP045
-    (str | None, "string", None),
-    (list[int | None], "array<bigint>", [None, 1]),
     (Annotated[int, "a count"], "bigint", 3),
-    (Place, "struct<name:string,height:double>", Place("Oslo", None)),
-    (Visit, "struct<at:timestamp,place:struct<name:string,height:double>>", Visit(AT, Place("Oslo", 23.0))),
     (
         Report,
         "struct<by_day:map<string,array<struct<at:timestamp,place:struct<name:string,height:double>>>>,note:string>",
@@ -91,8 +80,6 @@ def test_values_of_inferred_types_come_out_as_they_are(spark):
             return plain(value._asdict())
         if hasattr(value, "asDict"):
             return plain(value.asDict())
-        if isinstance(value, bytearray):
-            return bytes(value)
         return [plain(item) for item in value] if isinstance(value, list) else value
 
     assert [plain(value) for value in row] == [plain(value) for _, _, value in VALUES]

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncFunction, RuntimeContext, async_pandas_udf, ordered_wait, unordered_wait
+from tests.kit.doors import chain, column, through
 
 pytestmark = pytest.mark.spark
 
@@ -106,22 +107,14 @@ def pids(journal):
 
 
 @pytest.mark.promise("nothing is left")
-@pytest.mark.parametrize("entry_point", ["column", "unordered_wait", "table"])
-def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, entry_point):
-    df = spark.range(0, 20, 1, 2)
-    if entry_point == "column":
-        df.select(untidy("id")).collect()
-    elif entry_point == "unordered_wait":
-        unordered_wait(df, untidy).collect()
-    else:
-        df.createOrReplaceTempView("untidy_rows")
-        untidy.with_options(output_mode="unordered").register(spark, "untidy_of")
-        spark.sql("SELECT * FROM untidy_of(TABLE(untidy_rows))").collect()
+@through("column", "table function", "unordered_wait")
+def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, door):
+    door(spark.range(0, 20, 1, 2), untidy, "id").collect()
     workers.assert_clean(pids(journal), reused=True)
 
 
-@pytest.mark.parametrize("entry_point", ["column", "unordered_wait"])
-def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, entry_point):
+@through("column", "unordered_wait")
+def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, door):
     @async_pandas_udf
     async def fails(id: int) -> int:
         journal.write(os.getpid())
@@ -131,8 +124,7 @@ def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, e
             raise ValueError("thirteen")
         return id
 
-    df = spark.range(0, 20, 1, 2)
-    assert "thirteen" in spark_error(df.select(fails("id")) if entry_point == "column" else unordered_wait(df, fails))
+    assert "thirteen" in spark_error(door(spark.range(0, 20, 1, 2), fails, "id"))
     workers.assert_clean(pids(journal), reused=False)
 
 
@@ -182,7 +174,6 @@ def test_calls_run_on_the_loop_that_was_asked_for(spark, loop, is_uvloop):
         kinds = type(asyncio.get_running_loop()).__mro__
         return any(kind.__module__.split(".")[0] == "uvloop" for kind in kinds)
 
-    column = async_pandas_udf(runs_on_uvloop, loop=loop)("id")
-    assert spark.range(1).select(column.alias("found")).first().found is is_uvloop
-    chained = ordered_wait(spark.range(1), runs_on_uvloop, loop=loop)
-    assert chained.first().runs_on_uvloop is is_uvloop
+    for door in (column, chain):
+        found = door(spark.range(1), async_pandas_udf(runs_on_uvloop, loop=loop), "id").first().result
+        assert found is is_uvloop

@@ -2,6 +2,8 @@
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
+import datetime
+
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as sf
