@@ -26,22 +26,6 @@ def called(journal):
     return called
 
 
-QUERIES = {
-    "a select": lambda df: df,
-    "a filter on the result": lambda df: df.where("r > 4"),
-    "a filter on the result, which is not selected": lambda df: df.where("r > 4").select("id"),
-    "a null filter": lambda df: df.where("r IS NOT NULL"),
-    "a column used twice": lambda df: df.select((sf.col("r") + 1).alias("a"), (sf.col("r") * 2).alias("b")),
-    "a column used twice and filtered": lambda df: df.withColumn("s", sf.col("r") + sf.col("r")).where(
-        "s > 4 AND r < 9"
-    ),
-    "a join": lambda df: df.join(df.sparkSession.range(10).withColumnRenamed("id", "k"), sf.col("r") == sf.col("k")),
-    "an aggregation": lambda df: df.groupBy("r").count(),
-    "a second filter": lambda df: df.where("r > 1").where("r < 8"),
-    "a distinct": lambda df: df.select("r").distinct(),
-}
-
-
 # The table of docs/calls.md: query, calls for 100 rows, and with deterministic=True.
 MENTIONS = {
     "SELECT f(id).a, f(id).b FROM t": (200, 100),
@@ -80,6 +64,7 @@ def test_the_readme_has_the_table_of_mentions():
     assert told == MENTIONS
 
 
+@pytest.mark.promise("calls for each row")
 def test_as_many_calls_as_rows_in_sql(spark, called, journal):
     spark.udf.register("called_sql", called)
     spark.sql("SELECT * FROM (SELECT id, called_sql(id) r FROM range(100)) WHERE r IS NOT NULL AND r > 4").collect()
@@ -91,6 +76,7 @@ def test_a_result_that_nobody_reads_is_not_computed(spark, called, journal):
     assert len(journal) == 0
 
 
+@pytest.mark.promise("calls for each row")
 def test_rows_that_are_only_counted_are_called_by_an_operator_but_not_by_a_column(spark, called, journal):
     df = spark.range(0, ROWS, 1, 2)
     assert df.withColumn("r", called("id")).count() == ROWS

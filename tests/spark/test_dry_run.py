@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from asyncudf import AsyncFunction, AsyncStream, RateLimit, ResultStore, async_pandas_udf, dry_run, ordered_wait
 from asyncudf._policies.planned_calls import Bounds, RowCosts
 from asyncudf.testing import run_rows
-from tests.spark.test_calls_per_row import MENTIONS, QUERIES
+from tests.spark.test_calls_per_row import MENTIONS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("adaptive")]
 
@@ -51,7 +51,6 @@ def told_and_made(journal):
     return run
 
 
-@pytest.mark.promise("dry_run", "calls for each row")
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("query", MENTIONS)
 def test_the_queries_of_the_readme(spark, function, told_and_made, query, deterministic):
@@ -66,20 +65,6 @@ def test_the_queries_of_the_readme(spark, function, told_and_made, query, determ
     else:
         assert told.calls.at_least == told.calls.at_most == made
     assert [("copied" in mention.reasons) for mention in told.mentions] == [is_copied] * len(told.mentions)
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_columns_in_plans_of_all_kinds(spark, journal, told_and_made, query):
-    @async_pandas_udf
-    async def called(id: int) -> int:
-        journal.write("called", id)
-        return id % 10
-
-    df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
-    told, made = told_and_made(QUERIES[query](df))
-    assert told.calls.is_exact
-    assert told.calls.at_least == made == ROWS
-    assert [mention.distinct for mention in told.mentions] == [ROWS]
 
 
 def test_what_is_persisted_is_called_once_and_then_no_more(spark, function, journal):
@@ -231,6 +216,7 @@ def test_what_to_expect_of_a_store(spark, function):
     assert dry_run(t.select(in_batches("id"))).calls.expected == Bounds(2, 40)
 
 
+@pytest.mark.promise("dry_run")
 def test_arguments_are_counted_at_every_entry_point(spark, function, journal):
     f = function()
     spark.range(ROWS).selectExpr("id AS other", "id % 9 AS id").createOrReplaceTempView("few")

@@ -83,6 +83,9 @@ QUERIES = {
         lambda t, f: recursive(t, "SELECT max(r.a) FROM (SELECT f(id) r FROM t) c"),
         no_most="hidden",
     ),
+    "a filter above": Query(lambda t, f: results(t, f).where("r.b = 3"), 100),
+    "an aggregate above": Query(lambda t, f: results(t, f).groupBy("r.b").count(), 100),
+    "a join above": Query(lambda t, f: results(t, f).join(few(t), "id"), 100),
     "a filter above, copied": sql(COPIED + "SELECT r.a FROM c WHERE r.b > 3"),
     "a filter between two": Query(lambda t, f: results(t, f).where("r.b < 3").select(f("r.a"))),
     "NULL makes no call": Query(
