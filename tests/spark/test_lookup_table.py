@@ -173,7 +173,7 @@ def test_an_update_that_fails_half_way_goes_on_where_it_was(spark, tmp_path, jou
         update(table, df)
     kept = {row.n for row in table.to_df().collect()}
     assert 10 <= len(kept) < 30
-    assert len(list(where.glob("wave=*"))) == len(kept) // 10
+    assert len(list(where.glob("wave=*"))) > 1
     bad.unlink()
     before = len(journal)
     assert update(table, df) == (40 - len(kept), len(kept), 0)
