@@ -59,6 +59,13 @@ def test_branches_are_joined_again_by_union(spark, journal, looked_up):
     assert sorted(journal.lines) == [f"call {i}" for i in range(6)]
 
 
+def test_a_single_stream_is_collected_without_keeping_it(spark, stream_of, persisted, looked_up, journal):
+    frames = AsyncStream.collect(only=stream_of(spark.range(0, 3, 1, 1)).ordered_wait(looked_up))
+    assert tuples(frames["only"]) == [(0, 0), (1, 10), (2, 20)]
+    assert persisted() == 0
+    assert len(journal) == 3
+
+
 def test_close_releases_what_is_kept_and_the_dataframes_go_on(spark, persisted, journal, looked_up):
     stream = AsyncStream(spark.range(0, 3, 1, 1))
     found = stream.ordered_wait(looked_up)

@@ -126,6 +126,10 @@ PLANS = {
         lambda s, df: unordered_wait(df, quick, watermark=WatermarkStrategy.for_monotonous_timestamps("city")),
         "watermarks cannot be read from 'city', a string; use timestamp",
     ),
+    "a watermark column without watermarks": (
+        lambda s, df: unordered_wait(df, quick, with_watermark_column="w"),
+        "with_watermark_column needs watermark=",
+    ),
     "no function": (lambda s, df: ordered_wait(df, "quick", returnType="string"), "expected a function.*not 'quick'"),
 }
 
