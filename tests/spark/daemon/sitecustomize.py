@@ -1,11 +1,11 @@
-"""What plans table functions and data sources has daemons of Spark's own: these too begin with all that they need.
+"""Table functions are planned by a daemon of Spark's own: its workers too begin with all that they need.
 
-Python imports this module as it starts. It is quick in any other process.
+Python imports this module as it starts, whatever it runs.
 """
 
 import sys
 
-if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
+if sys.orig_argv[1:] == ["-m", "pyspark.daemon", "pyspark.sql.worker.analyze_udtf"]:
     import pandas  # noqa: F401
     import pyarrow  # noqa: F401
 
