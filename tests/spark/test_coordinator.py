@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from tests.kit.drivers import driver, next_line
+from tests.kit.drivers import SharedDriver, driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -78,24 +78,16 @@ time.sleep(300)
         until(lambda: not is_there(second), "the server is gone")
 
 
-def test_spark_connect_in_this_process_shares_one(until: Any) -> None:
-    """`remote("local[2]")`: its workers are here. It ends with the session."""
-    pytest.importorskip("grpc", reason="Spark Connect is not installed")
+def test_spark_connect_in_this_process_shares_one(connect: SharedDriver) -> None:
+    """`remote("local[2]")`: its workers are here, and the calls of both tasks count together."""
     program = """
-spark = session(SparkSession.builder.remote("local[2]"))
-url = coordinator_url(None)
-tell(url)
-run(spark, url)
-sys.stdin.readline()
-spark.stop()
-sys.stdin.readline()
+@async_pandas_udf("long", max_calls=20, on_spent="null")
+async def call(id):
+    return id
+
+print(sorted(row.n is None for row in spark.range(0, 40, 1, 2).select(call("id").alias("n")).collect()).index(True))
 """
-    # A port of its own, while other tests may use the usual one.
-    with driver(WAITS + program, SPARK_TESTING="1") as started:
-        url = next_line(started)
-        until(lambda: tasks(url) == 2, "both tasks run")
-        print(file=started.stdin, flush=True)
-        until(lambda: not is_there(url), "the server is gone")
+    assert connect.run(program) == "20\n"
 
 
 def shown_in(password: str, data: bytes) -> bool:
