@@ -29,8 +29,9 @@ SESSION_ZONE = "UTC"
 CONFIG = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Both save a tenth of most queries. Tests about plans have Spark's defaults, by the fixture `adaptive`.
     "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",  # plans are made in a tenth of the time; tests about plans have it
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": SESSION_ZONE,
     "spark.python.task.killTimeout": "100ms",
     "spark.python.daemon.module": "preloaded_daemon",
