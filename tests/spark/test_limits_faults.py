@@ -43,38 +43,6 @@ def noted(journal, program, **names):
     return f"JOURNAL = {journal._path!r}\n{set_names}{NOTE}{program}"
 
 
-def test_the_share_of_a_killed_worker_is_back(cluster, journal, until):
-    """Two tasks share four calls; when the worker of one is killed, the others have all of them."""
-    program = """
-@async_pandas_udf(capacity=4, job_capacity=4)
-async def call(id: int) -> int:
-    note("begins", time.time(), os.getpid(), id)
-    await asyncio.sleep(0.25)
-    note("ends", time.time(), os.getpid(), id)
-    return id
-
-print(spark.range(0, 160, 1, 2).select(call("id")).distinct().count())
-"""
-    cluster.begin(noted(journal, program))
-    until(lambda: len(journal) > 20, "calls of both tasks")
-    until(lambda: len({line.split(" ")[2] for line in journal.lines}) == 2, "two workers")
-    victim = journal.lines[-1].split(" ")[2]
-    os.kill(int(victim), signal.SIGKILL)
-    killed = time.time()
-    assert cluster.finish().split() == ["160"]
-    flying, most_after, peak = {}, 0, 0
-    events = sorted((float(when), what, pid) for what, when, pid, _ in (line.split(" ") for line in journal.lines))
-    for when, what, pid in events:
-        if pid == victim:
-            continue
-        flying[pid] = flying.get(pid, 0) + (1 if what == "begins" else -1)
-        peak = max(peak, sum(flying.values()))
-        if when > killed:
-            most_after = max(most_after, sum(flying.values()))
-    assert peak <= 4
-    assert most_after == 4
-
-
 def noting(journal, **options):
     @contextlib.asynccontextmanager
     async def opened():

@@ -18,7 +18,6 @@ import pytest
 from aiohttp import web
 
 from asyncudf import ResultStore
-from asyncudf._spark._compat import HAS_STREAM_WRITERS
 from tests.kit.drivers import HEAD, driver
 from tests.kit.programs import run_program
 
@@ -60,17 +59,11 @@ def enriched(spark, entry_point, url, folder):
     if entry_point == "sink":
         report = async_sink(numbers, asked)
         assert report.written + report.reused == ROWS, report
-    if entry_point in ("stream_sink", "sink_source"):
+    if entry_point == "stream_sink":
         numbers.write.mode("ignore").parquet(folder + "/in")
-        writer = spark.readStream.schema(numbers.schema).parquet(folder + "/in").writeStream
-        if entry_point == "sink_source":
-            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # the writer of a stream asks this one
-            spark.dataSource.register(sink_source("asked", asked))
-            writer = writer.format("asked")
-        else:
-            writer = writer.foreachBatch(stream_sink(asked))
-        query = writer.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
-        query.awaitTermination()
+        stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")
+        writer = stream.writeStream.foreachBatch(stream_sink(asked)).option("checkpointLocation", folder + "/checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
     return numbers.selectExpr("10 * n AS asked")  # a sink gives no rows
 
 def ask(spark, *where):
@@ -189,7 +182,6 @@ def kill_executor(pid):
     [
         ("chain", kill_worker),
         pytest.param("sink", kill_executor, marks=pytest.mark.promise("resume")),
-        ("stream_sink", kill_worker),
     ],
 )
 def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry_point, kill):
@@ -206,7 +198,7 @@ def test_a_driver_that_is_killed(spark, tmp_path, alive):
     """Another one runs the queries again. The first has all of them at once, each with a store of its own, and a
     monitor, whose workers end like all others.
     """
-    entry_points = ["column", "streaming", "table function", "sink", *(["sink_source"] if HAS_STREAM_WRITERS else [])]
+    entry_points = ["column", "streaming", "table function", "sink", "stream_sink"]
     folders = {entry_point: tmp_path / entry_point.replace(" ", "_") for entry_point in entry_points}
     for folder in folders.values():
         folder.mkdir()
