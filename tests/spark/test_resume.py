@@ -62,8 +62,8 @@ def enriched(spark, entry_point, url, folder):
     if entry_point == "stream_sink":
         numbers.write.mode("ignore").parquet(folder + "/in")
         stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")
-        writer = stream.writeStream.foreachBatch(stream_sink(asked)).option("checkpointLocation", folder + "/checkpoint")
-        writer.trigger(availableNow=True).start().awaitTermination()
+        writer = stream.writeStream.option("checkpointLocation", folder + "/checkpoint")
+        writer.foreachBatch(stream_sink(asked)).trigger(availableNow=True).start().awaitTermination()
     return numbers.selectExpr("10 * n AS asked")  # a sink gives no rows
 
 def ask(spark, *where):
