@@ -29,12 +29,12 @@ settings.load_profile("asyncudf")
 bridge.SILENCE = 3600.0
 start_fast()  # many short queries, and programs with a Spark of their own
 
-# What two processes side by side take first: what takes long, so that neither waits for the other in the end.
+# What processes side by side take first: what takes long, so that none waits for another in the end.
 LONGEST = [
-    "standalone",
-    "connect",
-    *(f"spark/test_{name}" for name in ("examples", "coordinator", "dry_run", "dry_run_bounds", "stopping")),
-]
+    "standalone", "connect", "spark/test_examples", "spark/test_pages", "spark/test_resume", "spark/test_limits_faults",
+    "spark/test_coordinator", "spark/test_lookup_table", "spark/test_stopping",
+    "spark/test_dry_run", "spark/test_sinks",
+]  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)
