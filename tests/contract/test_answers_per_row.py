@@ -28,6 +28,7 @@ from asyncudf import (
     http,
 )
 from asyncudf.testing import OperatorHarness, run_rows
+from tests.kit.engines import Engine
 from tests.kit.figures import figures
 
 ONCE_MORE = RetryStrategy.fixed_delay(2, 10.0)
@@ -176,6 +177,20 @@ class TestRefusals:
             harness.advance(5.2)
             assert harness.output == [0, 1, 2, 3]
             assert [rows for _, rows in bulk.calls] == [[0, 1, 2, 3], [1]]
+
+    @pytest.mark.parametrize("early", [0.0, 0.0009])
+    def test_while_they_wait_the_event_loop_goes_on(self, early: float) -> None:
+        """A slot whose call had ended turned without a pause; and timers of uvloop come up to a millisecond early."""
+        bulk = Bulk(refuses(1, 1))
+        engine = Engine(bulk, batch_size=3, batch_linger=0.1, rate_limit=RateLimit(10), retry=LONG, capacity=2)
+        call_later = engine.loop.call_later
+        engine.loop.call_later = lambda delay, *what, **how: call_later(max(0.0, delay - early), *what, **how)  # type: ignore[method-assign]
+        engine.feed([1, 2, 3])
+        engine.loop.call_at(1.5, engine.feed, [4])
+        engine.loop.call_at(9.0, engine.end)
+        engine.run()
+        assert bulk.rows == [[1, 2, 3], [4], [1]]
+        assert bulk.calls[-1][0] == pytest.approx(3.0, abs=0.01)
 
 
 class TestDeadlines:

@@ -38,6 +38,7 @@ from .slots import CallingOperator, CallSlot, SlotPool
 
 LONGEST_PAUSE = 0.01  # seconds
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
+TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
@@ -160,7 +161,7 @@ class Calls:
         first = self.ready[0]
         if type(first) is not Row or not first.attempt or len(self.ready) >= self._bounds.size:
             return False
-        end = first.trouble.ready + GATHERED_FOR
+        end = first.trouble.ready + GATHERED_FOR - TIMERS_EARLY
         return self.clock() < end and not _is_too_late(first, end)
 
     def _may_go_on(self, call: Call) -> bool:
