@@ -367,6 +367,32 @@ class TestResults:
         assert run_rows(point, [3], returnType="left int, right int", as_column=True) == [{"left": 3, "right": -3}]
         assert run_rows(point, [3], returnType="x int", as_column=True) == [{"x": 3}]
 
+    def test_a_name_is_never_the_alias_of_another_field(self) -> None:
+        """The field of that name had the other one's value."""
+
+        class Both(pydantic.BaseModel):
+            new: int = 1
+            old: int = pydantic.Field(default=2, serialization_alias="new")
+
+        async def both(x: int) -> Any:
+            return Both()
+
+        assert run_rows(both, [3], returnType="new int", extra_fields="drop") == [{"new": 1}]
+
+    def test_a_serializer_that_gives_no_fields_is_not_asked_for_them(self) -> None:
+        class Name(pydantic.BaseModel):
+            first: str
+
+            @pydantic.model_serializer
+            def text(self) -> str:
+                return self.first
+
+        async def name(x: int) -> Any:
+            return Name(first="Ada")
+
+        with pytest.raises(ResultError, match="missing field 'last'"):
+            run_rows(name, [3], returnType="first string, last string")
+
     def test_a_computed_field_that_raises_fails_its_row(self) -> None:
         class Ratio(pydantic.BaseModel):
             x: int

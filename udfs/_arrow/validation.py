@@ -287,13 +287,16 @@ def _of_model(value: Any, names: Sequence[str]) -> dict[str, Any]:
     own, computed = cls.model_fields, cls.model_computed_fields
     for name, field in (*own.items(), *computed.items()):
         alias = getattr(field, "serialization_alias", None) or field.alias
+        if alias in own or alias in computed:  # that name is another field's
+            alias = None
         shown = next((one for one in (name, alias) if one in names), None)
         if shown is not None:
             found[shown] = getattr(value, name)
         elif name in own and not field.exclude:
             found[name] = getattr(value, name)
     if not found.keys() >= set(names) and cls.__pydantic_decorators__.model_serializers:
-        return dict(value.model_dump())
+        serialized = value.model_dump()
+        return serialized if type(serialized) is dict else found
     return found
 
 
