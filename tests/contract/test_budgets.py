@@ -358,6 +358,17 @@ class TestWithoutAReservation:
         assert len(begun) == 5
         assert figures(ask, range(300), budget=budget, on_spent="null", **options).unpaid == 295
 
+    def test_a_call_of_many_rows_counts_though_its_first_row_has_failed(self) -> None:
+        begun: list[int] = []
+
+        async def ask(x: pd.Series, context: RuntimeContext) -> list[Any]:
+            begun.append(len(x))
+            return [ValueError(), *x[1:]]
+
+        options: dict[str, Any] = {"batch_size": 4, "returnType": "bigint", "on_error": "null", "on_spent": "null"}
+        assert figures(ask, range(80), budget=Budget(50, "tokens"), **options).unpaid == 60
+        assert begun == [4] * 5
+
     def test_calls_that_say_their_cost_at_times_count_with_the_most_at_others(self) -> None:
         async def ask(x: int, context: RuntimeContext) -> int:
             if x % 5 == 4:

@@ -133,7 +133,8 @@ class Spending:
                 cost = (reserved[place] if settled is None else settled) + (own or 0.0)
             else:
                 cost = own if own is not None else 0.0 if is_refused else reserved[place]
-                is_untold = is_untold and not isinstance(outcomes[0], BaseException)  # most failures are free
+                has_failed = all(isinstance(outcome, BaseException) for outcome in outcomes)
+                is_untold = is_untold and not has_failed  # most failures are free
                 if is_untold and budget.learns:
                     self._warn_of_silence(budget)
             if cost > reserved[place] * 1.001 and not budget.learns:
