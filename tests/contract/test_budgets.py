@@ -334,9 +334,13 @@ class TestWithoutAReservation:
             (
                 lambda x, answer: answer["usage"]["tokens"],
                 1.0,
-                "settle=, which has given no cost so far. It raised TypeE",
+                "settle=, which has given no cost so far (it raised TypeE",
             ),
-            (lambda x, answer: answer["usage"]["tokens"], 99.0, "settle=, which has given no cost so far. Mend it"),
+            (
+                lambda x, answer: answer["usage"]["tokens"],
+                99.0,
+                "settle=, which has given no cost so far; or give reserve=",
+            ),
         ],
         ids=["nobody says it", "settle raises", "each call is cut at its deadline"],
     )
