@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import decimal
+import re
+import struct
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -12,25 +14,64 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AsyncUDFError
-from asyncudf._arrow.rows import rows_of, values_of
+from asyncudf._arrow import columns
+from asyncudf._arrow.rows import reader, rows_of, values_of
 
 UTC = datetime.UTC
 EXTREMES = [datetime.datetime.min, datetime.datetime.max, datetime.datetime(1969, 12, 31, 23, 59, 59, 999999)]
 MAP = pa.map_(pa.string(), pa.int64())
 
-OTHERS = [
-    pa.array([2**63 - 1, None, -(2**63)]),
-    pa.array([True, None]),
-    pa.array([1.5, None, float("inf")]),
-    pa.array([b"x", None, b""]),
-    pa.array(["å", None, ""]),
-    pa.array([decimal.Decimal("1.50"), None]),
-    pa.array([[1, None], None, []], pa.list_(pa.int64())),
-    pa.array([{"a": 1, "b": ["x"]}, None], pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
-    pa.array([None, None]),
-    pa.array([], pa.date32()),
-    pa.array([None], pa.timestamp("us", "UTC")),
+# Values beside the interesting ones of each type, which hypothesis would not find.
+FLAT: list[tuple[pa.DataType, Any]] = [
+    (pa.null(), st.none()),
+    (pa.bool_(), st.booleans()),
+    (pa.int8(), st.integers(-(2**7), 2**7 - 1)),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**53 + 1, 2**63 - 1, -(2**63)])),
+    (pa.float32(), st.floats(width=32)),
+    (pa.float64(), st.floats() | st.sampled_from([-0.0, float("nan")])),
+    (pa.string(), st.text()),
+    (pa.large_string(), st.text()),
+    (pa.binary(), st.binary()),
+    (pa.large_binary(), st.binary()),
+    (pa.decimal128(38, 9), st.decimals(-(10**20), 10**20, places=9)),
+    (pa.decimal128(5, 0), st.decimals(-99999, 99999, places=0)),
+    (pa.date32(), st.dates()),
+    (pa.time64("us"), st.times()),
+    (pa.timestamp("us"), st.datetimes() | st.sampled_from(EXTREMES)),
+    (
+        pa.timestamp("us", "UTC"),
+        (st.datetimes() | st.sampled_from(EXTREMES)).map(lambda value: value.replace(tzinfo=UTC)),
+    ),
+    (pa.timestamp("ms"), st.datetimes().map(lambda value: value.replace(microsecond=0))),
+    (pa.duration("us"), st.integers(-(2**62), 2**62).map(lambda us: datetime.timedelta(microseconds=us))),
 ]
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = inner.map(lambda one: (pa.list_(one[0]), st.lists(st.none() | one[1], max_size=3)))
+    large = inner.map(lambda one: (pa.large_list(one[0]), st.lists(st.none() | one[1], max_size=3)))
+    maps = inner.map(
+        lambda one: (
+            pa.map_(pa.struct([("k", pa.list_(pa.int8()))]), one[0]),
+            st.lists(st.integers(-128, 127), unique=True, max_size=3).flatmap(
+                lambda keys: st.tuples(*(st.tuples(st.just({"k": [key]}), st.none() | one[1]) for key in keys)).map(
+                    list
+                )
+            ),
+        )
+    )
+    structs = st.lists(inner, max_size=3).map(
+        lambda fields: (
+            pa.struct([(f"f{i}", field) for i, (field, _) in enumerate(fields)]),
+            st.fixed_dictionaries({f"f{i}": st.none() | values for i, (_, values) in enumerate(fields)}),
+        )
+    )
+    return lists | large | maps | structs
+
+
+TYPES = st.recursive(st.sampled_from(FLAT), nested, max_leaves=4)
 
 
 def moments(values: Any) -> Any:
@@ -58,10 +99,36 @@ def test_dates_are_dates(values: list[datetime.date | None]) -> None:
     assert not any(isinstance(value, datetime.datetime) for value in got)
 
 
-@pytest.mark.parametrize("column", OTHERS, ids=lambda column: str(column.type))
-def test_other_values_are_as_pyarrow_makes_them(column: pa.Array) -> None:
-    assert values_of(column) == column.to_pylist()
-    assert list(map(type, values_of(column))) == list(map(type, column.to_pylist()))
+@given(st.data())
+def test_values_are_as_pyarrow_makes_them_one_by_one(data: st.DataObject) -> None:
+    """Of all types, at any depth, in slices and in several chunks; only maps and zones look different."""
+    arrow_type, values = data.draw(TYPES)
+    chunks = [pa.array(chunk, arrow_type) for chunk in data.draw(st.lists(st.lists(st.none() | values, max_size=8)))]
+    start, stop = sorted([data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))])
+    column = pa.chunked_array(chunks, arrow_type)[start:stop]
+    expected = list(map(reader(arrow_type), column.to_pylist()))
+    with mock.patch.object(columns, "_MAKES_NO_SCALARS", data.draw(st.booleans())):
+        values = values_of(column)
+    assert repr(values) == re.sub(r"<UTC>|zoneinfo\.ZoneInfo\(key='UTC'\)", repr(UTC), repr(expected))
+
+
+def test_chunks_of_timestamps_are_read_in_any_zone() -> None:
+    chunk = pa.array([0, None], pa.timestamp("us", "Asia/Kathmandu"))
+    assert values_of(pa.chunked_array([chunk, chunk])) == [datetime.datetime(1970, 1, 1, tzinfo=UTC), None] * 2
+
+
+def test_what_is_below_a_null_is_not_seen() -> None:
+    """Arrow keeps values there: of a moment that Python does not have, or of a key that is there twice."""
+    moments = pa.array([2**62, 0]).cast(pa.timestamp("us", "UTC"))
+    assert values_of(pa.StructArray.from_arrays([moments], ["x"], mask=pa.array([True, False]))) == [
+        None,
+        {"x": datetime.datetime(1970, 1, 1, tzinfo=UTC)},
+    ]
+    assert values_of(pa.ListArray.from_arrays(pa.array([None, 1, 2], pa.int32()), moments))[0] is None
+    offsets = pa.py_buffer(struct.pack("3i", 0, 2, 3))
+    entries = pa.StructArray.from_arrays([pa.array(["a", "a", "b"]), pa.array([1, 2, 3])], ["key", "value"])
+    column = pa.Array.from_buffers(MAP, 2, [pa.py_buffer(b"\2"), offsets], children=[entries])
+    assert values_of(column) == [None, {"b": 3}]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +152,9 @@ def test_maps_are_dicts_however_deep(arrow_type: pa.DataType, value: Any) -> Non
         pa.array([2**62]).cast(pa.timestamp("us", "UTC")),
         pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
         pa.array([1, -(2**63)]).cast(pa.timestamp("us")),  # numpy's "no time"
+        pa.array([1, -(2**63)]).cast(pa.timestamp("us", "UTC")),
     ],
-    ids=["timestamp_ntz", "timestamp", "date", "not a time"],
+    ids=["timestamp_ntz", "timestamp", "date", "not a time", "not a time, in a zone"],
 )
 def test_a_moment_that_python_does_not_have_is_an_error(column: pa.Array) -> None:
     with pytest.raises(AsyncUDFError, match=r"the input of lookup .* has no Python form"):

@@ -260,3 +260,15 @@ def test_whatever_the_validator_lets_through_arrow_takes(value: Any, arrow_type:
     except ResultError:
         return
     pa.array([validated], type=arrow_type)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-6, 4))
+def test_a_decimal_fits_if_arrow_can_keep_it(digits: int, exponent: int) -> None:
+    value, arrow_type = decimal.Decimal(digits).scaleb(exponent), pa.decimal128(5, 2)
+    try:
+        kept = pa.scalar(value, arrow_type).as_py()
+    except pa.ArrowInvalid:
+        with pytest.raises(ResultError, match="declared decimal128"):
+            validator("f", arrow_type)(value)
+    else:
+        assert validator("f", arrow_type)(value) == value == kept

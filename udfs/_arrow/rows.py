@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import pyarrow as pa
 from .._errors.exceptions import AsyncUDFError, ResultError
 from .._errors.records import ERROR_FIELDS
 from .._text.safe import type_name
+from .columns import as_key, python_values
 from .objects import ObjectType, has_objects, stored_type
 from .sizes import size_as_objects
 
@@ -37,34 +37,11 @@ def values_of(column: pa.Array, declared: Any = None) -> list[Any]:
     Args:
         declared: the declared type, where the column has objects.
     """
-    column = as_normalized(column)
-    arrow_type = column.type
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in values_of(chunk, declared)]
     if has_objects(declared):
-        return list(map(reader(declared), column.to_pylist()))
-    # to_pylist takes microseconds for each date, and for each value of any type with maps_as_pydicts.
-    if pa.types.is_date32(arrow_type) or (pa.types.is_timestamp(arrow_type) and arrow_type.unit == "us"):
-        return _moments(column)
-    values: list[Any] = column.to_pylist()
-    return list(map(reader(arrow_type), values)) if _has_maps(arrow_type) else values
-
-
-def _moments(column: pa.Array) -> list[Any]:
-    """Dates or timestamps, made by numpy, all of them at once."""
-    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    if values.count(None) != column.null_count or any(value.__class__ is int for value in values):
-        # A year that Python does not have, or numpy's NaT: pyarrow raises the right error.
-        return column.to_pylist()  # type: ignore[no-any-return]
-    if getattr(column.type, "tz", None) is None:
-        return values
-    return [value and value.replace(tzinfo=datetime.UTC) for value in values]
-
-
-def _has_maps(arrow_type: pa.DataType) -> bool:
-    if pa.types.is_struct(arrow_type):
-        return any(_has_maps(field.type) for field in fields_of(arrow_type))
-    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        return _has_maps(arrow_type.value_type)
-    return bool(pa.types.is_map(arrow_type))
+        return list(map(reader(declared), as_normalized(column).to_pylist()))
+    return python_values(column)
 
 
 def reader(arrow_type: pa.DataType) -> Callable[[Any], Any]:
@@ -93,13 +70,6 @@ def _dict_of(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     if len(found := dict(pairs)) < len(pairs):
         raise KeyError("a key is there twice")
     return found
-
-
-def as_key(value: Any) -> Any:
-    """A value as the key of a dict: structs and arrays become tuples."""
-    if isinstance(value, (dict, list)):
-        return tuple(map(as_key, value.values() if isinstance(value, dict) else value))
-    return value
 
 
 def normalized(arrow_type: pa.DataType) -> pa.DataType:
@@ -209,9 +179,9 @@ class SourceRows:
         values = self._columns.get(position)
         if values is None:
             column = self.batch.column(position)
-            declared = None if self._declared is None else [self._declared[position]]
-            values = [value for (value,) in rows_of("the chain", [column], None, declared)]
-            self._columns[position] = values
+            what = f"the input of the chain (column {self.batch.schema.names[position]}, {column.type})"
+            declared = None if self._declared is None else self._declared[position]
+            values = self._columns[position] = _values(column, what, AsyncUDFError, declared)
             self.grow(size_as_objects(column))
         return values
 

@@ -16,7 +16,8 @@ from pyspark.sql.functions import udtf
 
 from asyncudf.queues import StreamRecord
 
-from .._arrow.rows import ResultArrays, as_key, read_back
+from .._arrow.columns import as_key
+from .._arrow.rows import ResultArrays, read_back
 from .._arrow.sizes import estimated_size
 from .._chain.function_plan import FunctionPlan
 from .._errors.exceptions import AsyncUDFError, FunctionError
