@@ -84,19 +84,6 @@ class TestEnds:
         assert isinstance(caught.value.__cause__, RuntimeError)
         assert {"a": "Witness", "plain": "Plain", "b": "Witness"}[where] in str(caught.value)
 
-    def test_calls_in_progress_are_cancelled_when_a_neighbour_fails(self) -> None:
-        log: list[str] = []
-        with pytest.raises(AsyncUDFError, match="no answer"):
-            run_stream(
-                lambda s: {
-                    "hangs": s.ordered_wait(Witness("a", log, "never"), "n", returnType="a int"),
-                    "fails": s.ordered_wait(Witness("b", log, "call"), "n", returnType="b int"),
-                },
-                numbers(2),
-                "n int",
-            )
-        assert log == ["open b", "open a", "cancelled a", "cancelled a", "close a", "close b"]
-
     @pytest.mark.parametrize(("where", "opened"), [("b", ["b"]), ("plain", ["b", "plain"]), ("a", ["b", "plain", "a"])])
     def test_what_was_opened_is_closed_when_one_cannot_be(self, where: str, opened: list[str]) -> None:
         log: list[str] = []

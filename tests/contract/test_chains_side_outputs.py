@@ -40,21 +40,6 @@ class TestSideOutputs:
         assert column(got["main"], "n") == [0, 0, 2, -2, 4, -4]
         assert column(got["side"], "n") == [1, 3]
 
-    def test_what_a_failed_attempt_has_written_is_dropped(self) -> None:
-        async def stubborn(n: int, context: RuntimeContext) -> int:
-            context.output(LOG, {"n": context.attempt_number})
-            await asyncio.sleep(1)
-            if context.attempt_number < 3:
-                raise ConnectionError
-            return n
-
-        got = run_stream(
-            lambda s: _with_side(s.ordered_wait(stubborn, retry=RetryStrategy.fixed_delay(5, 1.0)), LOG),
-            numbers(2),
-            "n int",
-        )
-        assert column(got["side"], "n") == [3, 3]
-
     def test_side_rows_keep_the_place_of_their_row(self) -> None:
         async def slow_first(n: int, context: RuntimeContext) -> int:
             context.output(LOG, {"n": n})

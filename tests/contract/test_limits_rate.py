@@ -185,19 +185,6 @@ class TestWhileACallWaits:
             harness.complete("b", "B")
             assert harness.output == ["A", Watermark(1), "B", Watermark(2)]
 
-    def test_a_snapshot_has_its_row(self) -> None:
-        first, second = ManualFunction(), ManualFunction()
-        with OperatorHarness(first, capacity=3, rate_limit=RateLimit(1)) as harness:
-            harness.put("a", "b", "c")
-            assert first.running == ["a"]
-            kept = harness.snapshot()
-        with OperatorHarness(second, capacity=3, rate_limit=RateLimit(1)) as harness:
-            harness.restore(kept)
-            harness.advance(10.0)
-            for row in "abc":
-                harness.complete(row, row)
-            assert (harness.output, second.calls) == (["a", "b", "c"], ["a", "b", "c"])
-
     def test_its_time_goes_to_the_limit(self) -> None:
         found = figures(Service(0.5), range(11), rate_limit=RateLimit(1))
         assert found.time["limit"] == pytest.approx(10.0)
