@@ -125,7 +125,7 @@ class TestEachRowForItself:
         found = figures(Bulk(refuses(1, 2, 4)), range(6), batch_size=6, retry=ONCE_MORE)
         assert (found.rows, found.results, found.failures) == (6, 6, 0)
         assert (found.calls, found.attempts) == (1, 2)
-        assert found.errors == {"ValueError": 2}
+        assert (found.errors, found.retried_rows) == ({"ValueError": 1}, 2)
         assert found.in_flight["mean"] * found.seconds == pytest.approx(2.0)
 
 

@@ -73,7 +73,7 @@ class TestTerminal:
     def test_it_tells_of_each_function_in_two_lines(self) -> None:
         assert lines_of(snapshot()) == [
             "weather  " + "━" * 30 + "  62%  124,000 of ~200,000 rows  2,000 rows/s  0:38 left",
-            "         40 in flight  12 errors  1 retry  p50 48 ms  p95 1.2 s",
+            "         40 calls in flight  12 errors  1 retry  p50 48 ms  p95 1.2 s",
             "4 of 8 tasks, 1:02",
         ]
 
@@ -112,7 +112,7 @@ class TestTerminal:
         unknown = figures(rows=0, began=162.0, errors={}, retries=0, latency={"p50": None, "p95": None}, running=none)
         told = lines_of(Snapshot([unknown], 0, None, 62.0))
         assert told == [
-            "weather  0 rows  ? rows/s  ? left", "         0 in flight  0 errors  0 retries", "0 tasks, 1:02",
+            "weather  0 rows  ? rows/s  ? left", "         0 calls in flight  0 errors  0 retries", "0 tasks, 1:02",
         ]  # fmt: skip
 
     def test_it_is_redrawn_ten_times_a_second_at_most(self) -> None:
@@ -161,7 +161,7 @@ class TestTerminal:
 
 
 class TestLog:
-    LINE = "weather: 62%, 124,000 of ~200,000 rows, 2,000 rows/s, 0:38 left, 40 in flight, 12 errors, 1 retry, "
+    LINE = "weather: 62%, 124,000 of ~200,000 rows, 2,000 rows/s, 0:38 left, 40 calls in flight, 12 errors, 1 retry, "
 
     def test_it_is_one_line_in_ten_seconds_and_one_at_the_end(self) -> None:
         stream = io.StringIO()

@@ -266,6 +266,7 @@ class Calls:
         for row in call.rows:
             self._give_back(row)
             self.counts.unparks(row)
+            self.counts.begins_for(row)
             row.attempt += 1
             row.slot = slot
             if row.is_fresh:  # an outage has excused it
@@ -467,25 +468,23 @@ class Calls:
         else:
             errors = [outcome.error for outcome in outcomes if type(outcome) is Failure]
             self._take_apart(call, usual_error(errors, len(outcomes)) is not None, now)
-        if failure is not None:
-            self.counts.failure(failure)
         good, bad = list[int](), list[int]()
         for number, (row, outcome) in enumerate(zip(call.rows, outcomes, strict=True)):
             if not row.is_over and row.deadline is not None and now > row.deadline:
                 self._expire(row)
             if not row.is_over:
                 (bad if type(outcome) is Failure else good).append(number)
+        self.counts.failures_of_rows([failure] if failure is not None else [outcomes[number] for number in bad])
         if good:
             done = JointAttempt([call.rows[number] for number in good])
             self._decide(done, [results[number] for number in good], [outcomes[number] for number in good], None, now)  # type: ignore[index]
         draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
         later: dict[float, list[Call]] = {}
         to_split: list[Row] = []
+        throttled = self.counts.throttled_attempts
         for number in bad:
             row, outcome = call.rows[number], outcomes[number]
             assert type(outcome) is Failure
-            if failure is None:
-                self.counts.failure(outcome)
             result = None if results is None else [results[number]]
             delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, draw)
             if delay is not None:
@@ -494,6 +493,7 @@ class Calls:
                 to_split.append(row)
             else:
                 self.conclude(row, [stands])
+        self.counts.throttled_attempts = min(throttled + 1, self.counts.throttled_attempts)
         for delay, rows in later.items():
             self._back_off(rows, delay)
         self._halve(to_split, failure)
@@ -583,7 +583,7 @@ class Calls:
         if not refusal.may_retry or now + refusal.seconds >= end:
             return None
         trouble.uncounted += 1
-        self.counts.throttled()
+        self.counts.throttled_attempts += 1
         return refusal.seconds
 
     def _next_delay(
@@ -731,10 +731,10 @@ class Calls:
         if not (call.is_over or call.deadline is None or self._is_late(call)):  # the deadline was moved
             self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
             return
-        self._abandon_slots(call)
+        goes_on = self._abandon_slots(call)
         self.attempt_deadlines.stop(call)
         if not (call.is_over or call.trouble.is_held or self._renewed_by_outage(call)):
-            self._time_out(call)
+            self._time_out(call, goes_on=goes_on)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
@@ -767,17 +767,19 @@ class Calls:
         self._renew(call)
         return True
 
-    def _time_out(self, call: Call) -> None:
+    def _time_out(self, call: Call, *, goes_on: bool) -> None:
+        """A call is late; its attempt may go on for other rows."""
         if self._sharing is not None:
             self._sharing.leaves(call)  # the answer of `on_timeout` is for this row alone
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         answers = [self._checker.late(self._invoker, call, row.element, error) for row in call.rows]  # type: ignore[arg-type]
         is_at_work = call.trouble.parked is None  # or the call that it follows
-        self.counts.timed_out(call, answers)
+        self.counts.timed_out(call, answers, goes_on=goes_on)
         # A call that waits for its turn says nothing about the service.
         self.conclude(call, answers, Failure(error), may_hold=is_at_work)
 
-    def _abandon_slots(self, call: Call) -> None:
+    def _abandon_slots(self, call: Call) -> bool:
+        """End the attempt of a call that is given up; returns whether it goes on, as it is that of other rows too."""
         for slot in call.trouble.running_on:  # their attempts have ended before
             self.pool.abandon(slot)
         if call.trouble.running_on:
@@ -788,7 +790,7 @@ class Calls:
             call.slot = None
             if (whole := slot.call) is not call:
                 if any(row.slot is slot for row in whole.rows):
-                    return  # its attempt is that of other rows, too
+                    return True
                 whole.slot = None
                 self.attempt_deadlines.stop(whole)
             if slot.costs is not None or slot.state.spent:
@@ -796,6 +798,7 @@ class Calls:
             slot.call = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
+        return False
 
     def evaluate_held(self) -> None:
         """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
@@ -819,7 +822,6 @@ class Calls:
 
     def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Outcome]]]) -> None:
         for call, outcomes in failed:
-            self.counts.unparks(call)
             self.conclude(call, outcomes, may_hold=False)
 
     def _renew(self, call: Call) -> None:
@@ -847,7 +849,9 @@ class Calls:
     def _open_calls(self) -> list[Call]:
         """The calls that are not over."""
         at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
-        known = {*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ())}
+        found = (*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ()))
+        joined = (row for call in found if type(call) is JointAttempt for row in call.rows)
+        known = {*found, *joined}
         return [call for call in known if not (call.is_over or call.trouble.is_part or type(call) is JointAttempt)]
 
     def close(self) -> None:
