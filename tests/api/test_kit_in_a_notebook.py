@@ -17,8 +17,6 @@ from asyncudf import AsyncUDFError
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
 from tests.kit.threads import left_threads
 
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
-
 
 async def slow(x: int) -> int:
     await asyncio.sleep(60)
@@ -36,34 +34,25 @@ def in_a_notebook(cell: Callable[[], Any]) -> Any:
         loop.close()
 
 
-def test_run_rows_just_runs() -> None:
-    """No `await`, though a loop runs in this thread."""
-    assert in_a_notebook(lambda: run_rows(slow, [1, 2])) == [2, 4]
+def test_the_kit_just_runs() -> None:
+    """No `await`, though a loop runs in this thread; errors arrive, and the caller's context variables are seen."""
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
 
-
-def test_run_stream_just_runs() -> None:
-    """The same for a chain."""
-    found = in_a_notebook(lambda: run_stream(lambda s: s.ordered_wait(slow), [{"x": 1}], "x bigint"))
-    assert found == [{"x": 1, "slow": 2}]
-
-
-def test_an_error_of_the_function_arrives() -> None:
-    async def fails(x: int) -> int:
-        raise LookupError("no such row")
-
-    with pytest.raises(AsyncUDFError, match=r"fails failed in attempt 1.*LookupError: no such row"):
-        in_a_notebook(lambda: run_rows(fails, [1]))
-
-
-def test_context_variables_of_the_caller_are_seen() -> None:
     async def call(x: int) -> str:
-        return NAME.get()
+        if x == 3:
+            raise LookupError("no such row")
+        return name.get()
 
     def cell() -> Any:
-        NAME.set("Ada")
+        name.set("Ada")
         return run_rows(call, [1])
 
     assert in_a_notebook(cell) == ["Ada"]
+    assert in_a_notebook(lambda: run_rows(slow, [1, 2])) == [2, 4]
+    found = in_a_notebook(lambda: run_stream(lambda s: s.ordered_wait(slow), [{"x": 1}], "x bigint"))
+    assert found == [{"x": 1, "slow": 2}]
+    with pytest.raises(AsyncUDFError, match=r"call failed in attempt 1.*LookupError: no such row"):
+        in_a_notebook(lambda: run_rows(call, [3]))
 
 
 def wakes() -> None:

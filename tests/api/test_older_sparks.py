@@ -70,22 +70,25 @@ async def both(x: Any, y: Any) -> Any:
     return {"x": x, "y": y}
 
 
-def test_numbers_beside_nulls_stay_what_they_are() -> None:
-    tables = [pa.table({"x": EXACT}), pa.table({"x": [7]})]
-    function = through_pandas(same, "bigint")
-    assert Serializer().dump([function], tables, pa.int64()) == [*EXACT, 7]
+COUNTED = [pa.table({"x": EXACT, "y": ["a", None, ""]})]
+STRUCT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 
-def test_structs_and_several_columns() -> None:
-    tables = [pa.table({"x": EXACT, "y": ["a", None, ""]})]
-    result_type = pa.struct([("x", pa.int64()), ("y", pa.string())])
-    found = Serializer().dump([through_pandas(both, "x bigint, y string")], tables, result_type)
-    assert found == [{"x": x, "y": y} for x, y in zip(EXACT, ["a", None, ""], strict=True)]
-
-
-def test_one_of_the_results_of_another_in_one_worker() -> None:
-    functions = [through_pandas(same, "bigint"), through_pandas(same, "bigint")]
-    assert Serializer().dump(functions, [pa.table({"x": EXACT})], pa.int64()) == EXACT
+@pytest.mark.parametrize(
+    ("functions", "tables", "result_type", "expected"),
+    [
+        ([same], [pa.table({"x": EXACT}), pa.table({"x": [7]})], pa.int64(), [*EXACT, 7]),
+        ([same], [pa.table({"x": pa.chunked_array([EXACT, [5]])})], pa.int64(), [*EXACT, 5]),
+        ([same, same], [pa.table({"x": EXACT})], pa.int64(), EXACT),  # one of the results of another in one worker
+        ([both], COUNTED, STRUCT, [{"x": x, "y": y} for x, y in zip(EXACT, ["a", None, ""], strict=True)]),
+    ],
+)
+def test_numbers_beside_nulls_stay_what_they_are(
+    functions: list[Any], tables: list[pa.Table], result_type: pa.DataType, expected: list[Any]
+) -> None:
+    returns = "bigint" if result_type == pa.int64() else "x bigint, y string"
+    made = [through_pandas(function, returns) for function in functions]
+    assert Serializer().dump(made, tables, result_type) == expected
 
 
 def test_a_pandas_udf_of_its_results_gets_pandas() -> None:
@@ -100,11 +103,6 @@ def test_it_cannot_take_the_results_of_a_pandas_udf(before: list[Any]) -> None:
     functions = [through_pandas(same, "bigint") if one == "same" else one for one in [*before, "same"]]
     with pytest.raises(AsyncUDFError, match=r"pandas UDF tenfold, .*4\.1.*ordered_wait\(df\.withColumn\('c', tenfold"):
         Serializer().dump(functions, [pa.table({"x": [1, 2]})], pa.int64())
-
-
-def test_an_input_in_chunks() -> None:
-    table = pa.table({"x": pa.chunked_array([EXACT, [5]])})
-    assert Serializer().dump([through_pandas(same, "bigint")], [table], pa.int64()) == [*EXACT, 5]
 
 
 def test_a_call_without_columns_says_what_is_missing() -> None:
@@ -134,7 +132,6 @@ def test_what_spark_is_told_of_the_function_is_of_pandas() -> None:
 
 @pytest.mark.parametrize("inside", [spark.DayTimeIntervalType(0, 0), VectorUDT()], ids=str)
 def test_types_that_spark_takes_back_as_others_are_refused_in_a_column(inside: spark.DataType) -> None:
-    """Spark names an internal assertion, and that when the query runs."""
     for returns in (inside, spark.ArrayType(spark.StructType().add("x", inside))):
         declared = async_pandas_udf(same, returns)
         with pytest.raises(FunctionError, match=f"same gives {inside.simpleString()}, which .* from version 4.1 on"):
@@ -147,7 +144,6 @@ def test_types_that_spark_takes_back_as_others_are_refused_in_a_column(inside: s
 def test_a_time_of_less_than_microseconds_is_refused_in_a_column(
     is_older: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No Spark takes it back."""
     monkeypatch.setattr(_compat, "arrow_udf", None if is_older else object())
     for returns in (spark.TimeType(0), spark.StructType().add("x", spark.ArrayType(spark.TimeType(3)))):
         with pytest.raises(

@@ -11,7 +11,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -26,7 +25,6 @@ from asyncudf import (
     CircuitBreaker,
     LookupTable,
     OptionError,
-    OutputMode,
     RateLimit,
     ResultStore,
     async_pandas_udf,
@@ -166,21 +164,18 @@ class TestOneList:
     """The fields of `Options` are the options: whatever else lists them has the same names."""
 
     def test_the_typed_dicts_have_the_fields(self) -> None:
-        """Of those who say the order by their own name, all others."""
         assert FunctionOptions.__optional_keys__ == FIELDS.keys()
         assert CallOptions.__optional_keys__ == FIELDS.keys() - {"output_mode"}
         assert not FunctionOptions.__required_keys__
 
     @options
     def test_a_default_passes_its_own_check(self, name: str) -> None:
-        """Each field has one, in its metadata; it takes what it gives."""
         field = FIELDS[name]
         assert field.metadata["check"](field.default, name) == field.default
 
     @options
     @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), "", b"5", [None], {}, object()], ids=type)
     def test_no_value_is_another_error(self, name: str, value: Any) -> None:
-        """An int with hundreds of digits is no float, for one."""
         with contextlib.suppress(OptionError):
             FIELDS[name].metadata["check"](value, name)
 
@@ -210,7 +205,6 @@ class TestEntryPoints:
     """Each takes all options, and refuses the same mistakes with the same words."""
 
     def test_no_other_takes_options(self) -> None:
-        """A new one is to be added above."""
         public = [getattr(package, name) for package in (asyncudf, asyncudf.testing) for name in package.__all__]
         functions = [one for one in public if inspect.isfunction(one) and one is not async_pandas_udf]
         classes = [one for one in public if inspect.isclass(one)]
@@ -242,10 +236,6 @@ class TestEntryPoints:
     def test_a_bad_value_is_refused_with_the_name_of_its_option(self, point: EntryPoint, name: str) -> None:
         with pytest.raises((OptionError, asyncudf.FunctionError), match=name):
             point.give(**{name: BAD[name]})
-
-    @pytest.mark.parametrize("mode", ["ordered", OutputMode.UNORDERED])
-    def test_what_run_rows_takes_besides_is_checked_like_the_others(self, mode: Any) -> None:
-        assert run_rows(call, [1], output_mode=mode) == [1]
 
 
 def takes_options(function: Callable[..., Any]) -> bool:
@@ -285,19 +275,6 @@ class TestDocstring:
         assert {name: found[1] for name, found in told.items() if found} == numbers
         assert {name for name, field in FIELDS.items() if type(field.default) in (int, float)} <= numbers.keys()
 
-    @options
-    def test_the_first_choice_told_is_the_default_and_all_are_told(self, name: str) -> None:
-        default = FIELDS[name].default
-        if isinstance(default, enum.Enum):
-            told = re.findall(r'"(\w+)"', self.told()[name])
-            assert told[0] == default.value
-            assert {member.value for member in type(default)} <= set(told)
-
-    def test_what_is_off_unless_given(self) -> None:
-        """Everything else: a default that is no number and no choice needs no words."""
-        rest = {f.default for f in FIELDS.values() if type(f.default) not in (int, float)}
-        assert {one for one in rest if not isinstance(one, enum.Enum)} == {None, False, ()}
-
 
 @pytest.mark.parametrize("value", ["a customer's name", float("nan"), 0, True, {"a": 1}, call])
 def test_what_users_give_as_data_is_not_told(value: Any) -> None:
@@ -308,33 +285,33 @@ def test_what_users_give_as_data_is_not_told(value: Any) -> None:
     json.dumps(told, allow_nan=False)
 
 
+LIMITS = [RateLimit(20), RateLimit(95_000, per="minute", cost=len, name="model")]
+UNBOUNDED = {"capacity": 7, "max_buffered_bytes": None}
+
+
 @pytest.mark.parametrize(
-    ("capacity", "told"),
-    [(40, 40), ("auto", "auto"), (AdaptiveCapacity(), "auto"), (AdaptiveCapacity(4, 40), "4 to 40")],
-)
-def test_a_capacity_that_is_found_out_is_told_with_its_range(capacity: Any, told: Any) -> None:
-    """It read "given" in reports."""
-    assert Options.of({"capacity": capacity}).to_plain()["capacity"] == told
-
-
-def test_limits_and_stores_are_told_without_what_is_private(tmp_path: Path) -> None:
-    """A report says what was allowed and how long results count; a password or a folder is not for its readers."""
-    limits = [RateLimit(20), RateLimit(95_000, per="minute", cost=len, name="model")]
-    redis = ResultStore.redis("redis://:secret@host:6379", ttl=60, error_ttl=5)
-    told = Options.of({"rate_limit": limits, "store": redis, "max_failures": 0.02, "on_error": "null"}).to_plain()
-    assert told["rate_limit"] == 'RateLimit(20), RateLimit(95_000, per="minute", cost=len, name="model")'
-    assert told["store"] == "ResultStore.redis(ttl=60, error_ttl=5)"
-    assert told["max_failures"] == 0.02
-    assert Options.of({"store": ResultStore.disk(tmp_path)}).to_plain()["store"] == "ResultStore.disk()"
-    assert Options.of({"store": ResultStore.executor()}).to_plain()["store"] == "ResultStore.executor()"
-
-
-def test_the_rows_of_a_queue_are_told_where_their_number_is_the_bound() -> None:
-    """Of the calls that wait for the breaker too; a verdict that left them out had fewer rows than there were."""
-    assert Options.of({"capacity": 7}).to_plain()["queue_size"] is None
-    assert Options.of({"capacity": 7, "max_buffered_bytes": None}).to_plain()["queue_size"] == 700
-    with_breaker = {"capacity": 7, "max_buffered_bytes": None, "breaker": CircuitBreaker(window=20)}
-    assert Options.of(with_breaker).to_plain()["queue_size"] == 2_700
-    assert Options.of({"queue_size": 500}).to_plain()["queue_size"] == 500
-    assert Options.of({"store": MemoryStore()}).to_plain()["store"] == "MemoryStore()"
-    assert Options().to_plain()["rate_limit"] is None
+    ("given", "name", "told"),
+    [
+        ({"capacity": 40}, "capacity", 40),
+        ({"capacity": "auto"}, "capacity", "auto"),
+        ({"capacity": AdaptiveCapacity()}, "capacity", "auto"),
+        ({"capacity": AdaptiveCapacity(4, 40)}, "capacity", "4 to 40"),
+        ({}, "rate_limit", None),
+        ({"rate_limit": LIMITS}, "rate_limit",
+         'RateLimit(20), RateLimit(95_000, per="minute", cost=len, name="model")'),
+        # A password or a folder is not for the readers of a report.
+        ({"store": ResultStore.redis("redis://:secret@host:6379", ttl=60, error_ttl=5)}, "store",
+         "ResultStore.redis(ttl=60, error_ttl=5)"),
+        ({"store": ResultStore.disk("/private/folder")}, "store", "ResultStore.disk()"),
+        ({"store": ResultStore.executor()}, "store", "ResultStore.executor()"),
+        ({"store": MemoryStore()}, "store", "MemoryStore()"),
+        ({"max_failures": 0.02, "on_error": "null"}, "max_failures", 0.02),
+        # The rows of a queue, where their number is the bound; of the calls that wait for the breaker too.
+        ({"capacity": 7}, "queue_size", None),
+        ({"queue_size": 500}, "queue_size", 500),
+        (UNBOUNDED, "queue_size", 700),
+        ({**UNBOUNDED, "breaker": CircuitBreaker(window=20)}, "queue_size", 2_700),
+    ],
+)  # fmt: skip
+def test_a_report_tells_the_options(given: dict[str, Any], name: str, told: Any) -> None:
+    assert Options.of(given).to_plain()[name] == told

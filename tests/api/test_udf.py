@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import pickle
 import pydoc
@@ -92,39 +91,17 @@ def lines_of_help(thing: Any) -> list[str]:
     return pydoc.render_doc(thing, renderer=pydoc.plaintext).splitlines()
 
 
-def test_help_on_a_udf_is_about_the_users_function() -> None:
+def test_help_is_for_users() -> None:
+    """On a udf it is about the user's function; on the packages it opens with the entry points."""
     assert "    Twice as much." in lines_of_help(async_pandas_udf(doubled))[:5]
-
-
-def test_help_on_the_package_opens_with_the_entry_points() -> None:
     text = "\n".join(lines_of_help(asyncudf)[:40])
-    for name in (
-        "async_pandas_udf(",
-        "ordered_wait(",
-        "AsyncStream(",
-        "register(",
-        "run_rows",
-        "asyncudf.testing",
-    ):
-        assert name in text
+    names = ("async_pandas_udf(", "ordered_wait(", "AsyncStream(", "register(", "run_rows", "asyncudf.testing")
+    assert [name for name in names if name not in text] == []
     assert "_spark" not in text
-
-
-def test_help_on_the_test_kit_is_about_testing() -> None:
     text = "\n".join(lines_of_help(asyncudf.testing))
     assert "run_rows(function, rows)" in text
     assert "OperatorHarness" in text
     assert "call_soon" not in text, "the methods of asyncio's loop bury ours"
-
-
-def test_the_clock_of_the_test_kit_is_an_event_loop() -> None:
-    with asyncio.Runner(loop_factory=asyncudf.testing.VirtualClockLoop) as runner:
-        assert runner.run(_an_hour()) == 3600
-
-
-async def _an_hour() -> float:
-    await asyncio.sleep(3600)
-    return asyncio.get_running_loop().time()
 
 
 WITHOUT_A_SESSION = """

@@ -73,17 +73,6 @@ def test_a_moment_whose_offset_leads_out_of_time_is_refused() -> None:
         validator("f", TIMESTAMP)(datetime.datetime.min.replace(tzinfo=zone))
 
 
-def test_a_time_of_day_with_a_zone_is_refused() -> None:
-    with pytest.raises(ResultError, match="declared time64"):
-        validator("f", pa.time64("us"))(datetime.time(1, tzinfo=UTC))
-
-
-@pytest.mark.parametrize("value", [datetime.timedelta.max, datetime.timedelta.min])
-def test_a_duration_beyond_64_bits_is_refused(value: datetime.timedelta) -> None:
-    with pytest.raises(ResultError, match="declared duration"):
-        validator("f", DURATION)(value)
-
-
 @pytest.mark.parametrize(
     ("arrow_type", "value"),
     [

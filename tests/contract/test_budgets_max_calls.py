@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from asyncudf import AsyncStream, OptionError, RetryStrategy, async_pandas_udf
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from asyncudf import RetryStrategy
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.engines import Engine
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, ThrottledError
-from tests.kit.stores import SlowStore
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
@@ -26,12 +23,6 @@ def test_one_call_more_is_not_made(seconds: float, capacity: int) -> None:
     told = str(caught.value)
     assert "Service has made the 20 calls that max_calls= allows in one query, and there are rows left" in told
     assert "asyncudf.dry_run" in told
-
-
-@pytest.mark.parametrize("on_error", ["null", "capture"])
-def test_no_row_becomes_an_error_of_it(on_error: Any) -> None:
-    with task_fails(match="has made the 2 calls"):
-        run_rows(Service(), range(5), max_calls=2, on_error=on_error)
 
 
 def test_results_leave_until_then() -> None:
@@ -67,39 +58,6 @@ def test_a_micro_batch_is_one() -> None:
         return x + 1
 
     assert run_rows(plus, range(10), returnType="long", batch_size=5, max_calls=2) == list(range(1, 11))
-
-
-def test_what_a_store_has_costs_nothing() -> None:
-    service, store = Service(0.0), SlowStore()
-
-    @async_pandas_udf("double", store=store, version="1", max_calls=3)
-    async def looked_up(x: int) -> float:
-        return await service(x)
-
-    assert len(run_rows(looked_up, [1, 2, 3, 1, 2, 3])) == 6
-    assert len(run_rows(looked_up, [1, 2, 3, 4, 5, 6])) == 6
-    with task_fails():
-        run_rows(looked_up, range(100, 110))
-
-
-def test_each_operator_of_a_chain_has_its_own() -> None:
-    async def left(n: int) -> int:
-        return n
-
-    async def right(n: int) -> int:
-        return n
-
-    def build(stream: AsyncStream) -> AsyncStream:
-        return stream.ordered_wait(left, max_calls=5).ordered_wait(right, "n", max_calls=4)
-
-    with task_fails(match="right has made the 4 calls"):
-        run_stream(build, [{"n": n} for n in range(5)], "n int")
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, "100", True])
-def test_it_is_a_number_of_calls(value: Any) -> None:
-    with pytest.raises(OptionError, match="max_calls must be"):
-        run_rows(Service(), [1], max_calls=value)
 
 
 def test_a_call_that_may_not_be_tried_again_is_counted() -> None:

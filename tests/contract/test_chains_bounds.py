@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncStream
-from asyncudf.testing import run_rows, run_stream
+from asyncudf.testing import run_stream
 
 ROWS = [{"n": n} for n in range(20)]
 MANY = 200  # results of a row
@@ -75,23 +75,3 @@ def test_rows_that_become_many_are_bounded_in_front_of_the_next_operator(expande
     rows = run_stream(build, ROWS, "n int")
     assert [row["slow"] for row in rows] == [n for n in range(20) for _ in range(MANY)]
     assert max(waiting) <= 10 + 10 + MANY, "ten calls, room for ten rows, and the results of one row"
-
-
-@pytest.mark.parametrize("result", [b"x" * 100_000, {"x" * 100_000: 1}], ids=["bytes", "map keys"])
-@pytest.mark.parametrize("suspends", [False, True], ids=["at once", "later"])
-def test_results_that_wait_behind_a_slow_row_are_bounded_in_bytes_also_in_a_burst(result: Any, suspends: bool) -> None:
-    """With a limit of 1 MB 201 calls of 100 kB were made."""
-    calls = []
-
-    async def call(n: int) -> Any:
-        calls.append(n)
-        if n == 0:
-            await asyncio.sleep(60)
-            return len(calls)
-        if suspends:
-            await asyncio.sleep(0)
-        return result
-
-    got = run_rows(call, range(300), capacity=2, max_buffered_bytes=1_000_000)
-    assert got == [got[0], *[result] * 299]
-    assert got[0] <= 1 + 10 + 1, "the slow one, ten that weigh the limit, and one that was in progress"

@@ -70,23 +70,6 @@ class TestEnds:
         run_stream(self.chain(log), numbers(3), "n int")
         assert log == ["open b", "open plain", "open a", "close a", "close plain", "close b"]
 
-    def test_the_head_closes_while_the_tail_still_works(self) -> None:
-        times: dict[str, float] = {}
-
-        class Timed(Witness):
-            async def close(self) -> None:
-                times[self.name] = asyncio.get_running_loop().time()
-
-        log: list[str] = []
-        run_stream(
-            lambda s: s.ordered_wait(Timed("a", log), "n", returnType="a int").ordered_wait(
-                Timed("b", log), "n", returnType="b int"
-            ),
-            numbers(1),
-            "n int",
-        )
-        assert times == {"a": 1.0, "b": 2.0}
-
     @pytest.mark.parametrize("where", ["a", "plain", "b"])
     def test_a_failing_row_ends_all_operators_each_before_it_is_closed(self, where: str) -> None:
         log: list[str] = []
@@ -100,19 +83,6 @@ class TestEnds:
         assert all(log.index(line) < log.index(line.replace("cancelled", "close")) for line in cancelled)
         assert isinstance(caught.value.__cause__, RuntimeError)
         assert {"a": "Witness", "plain": "Plain", "b": "Witness"}[where] in str(caught.value)
-
-    def test_calls_in_progress_are_cancelled_when_a_neighbour_fails(self) -> None:
-        log: list[str] = []
-        with pytest.raises(AsyncUDFError, match="no answer"):
-            run_stream(
-                lambda s: {
-                    "hangs": s.ordered_wait(Witness("a", log, "never"), "n", returnType="a int"),
-                    "fails": s.ordered_wait(Witness("b", log, "call"), "n", returnType="b int"),
-                },
-                numbers(2),
-                "n int",
-            )
-        assert log == ["open b", "open a", "cancelled a", "cancelled a", "close a", "close b"]
 
     @pytest.mark.parametrize(("where", "opened"), [("b", ["b"]), ("plain", ["b", "plain"]), ("a", ["b", "plain", "a"])])
     def test_what_was_opened_is_closed_when_one_cannot_be(self, where: str, opened: list[str]) -> None:
@@ -131,11 +101,6 @@ class TestEnds:
             str(caught.value)
             == "broken failed, partition 0, for the input {'n': 0}: ZeroDivisionError: division by zero"
         )
-
-    def test_no_rows_at_all(self) -> None:
-        """A chain without input ends at once, with an empty output."""
-        log: list[str] = []
-        assert run_stream(self.chain(log), [], "n int") == []
 
 
 def test_a_catch_all_around_the_collector_cannot_lose_a_row_that_failed_further_down() -> None:

@@ -65,15 +65,6 @@ def test_rows_count_with_the_batches_that_they_keep_alive(columns: tuple[str, ..
     assert max(calls.begun.values()) < 61
 
 
-def test_columns_that_an_operator_reads_later_count_too() -> None:
-    calls, call = service({0: 60.0})
-    rows = run(
-        lambda s: s.filter(lambda row: row["n"] % 2 == 0).ordered_wait(call, "n", capacity=2, max_buffered_bytes=LIMIT)
-    )
-    assert len(rows) == 500
-    assert 20 <= calls.begun_before(60) <= 40, "five rows of each of the batches"
-
-
 def test_rows_in_back_off_keep_their_batches_in_any_order() -> None:
     """The others have left: only the first row of each batch is in the queue."""
     failed = set[int]()
@@ -106,25 +97,6 @@ def test_rows_enter_when_the_writer_frees_a_batch_though_nothing_else_happens() 
     assert calls.begun_before(60.04) + 40 <= calls.begun_before(60.1) == calls.begun_before(120)
 
 
-def test_results_of_the_operator_before_count() -> None:
-    """200 rows of 10 kB waited in the second queue."""
-    fetched, count = service({})
-    _, slow = service({0: 60.0})
-
-    async def fetch(n: int) -> str:
-        await count(n)
-        return "x" * 10_000
-
-    async def length(n: int, fetch: str) -> int:
-        return await slow(n)
-
-    options: dict[str, Any] = {"capacity": 2, "max_buffered_bytes": LIMIT}
-    small = [{"n": n} for n in range(300)]
-    rows = run_stream(lambda s: s.ordered_wait(fetch, **options).ordered_wait(length, **options), small, "n int")
-    assert len(rows) == 300
-    assert 10 <= fetched.begun_before(60) <= 30
-
-
 def test_results_of_the_operator_before_count_no_more_when_their_rows_have_left() -> None:
     """As many rows wait behind the fifth slow one as behind the first."""
     fetched, count = service({})
@@ -144,14 +116,3 @@ def test_results_of_the_operator_before_count_no_more_when_their_rows_have_left(
     ahead = [fetched.begun_before(60 * n + 60) - 100 * n for n in range(5)]
     assert 10 <= ahead[0] <= 30
     assert max(ahead) - min(ahead) <= 2
-
-
-def test_new_rows_of_a_map_count() -> None:
-    calls, call = service({0: 60.0})
-
-    def build(stream: AsyncStream) -> AsyncStream:
-        pages = stream.map(lambda row: {"n": row["n"], "text": "x" * 10_000}, "n int, text string")
-        return pages.ordered_wait(call, "n", capacity=2, max_buffered_bytes=LIMIT)
-
-    assert len(run_stream(build, [{"n": n} for n in range(300)], "n int")) == 300
-    assert 5 <= calls.begun_before(60) <= 12

@@ -9,14 +9,6 @@ from tests.kit.chains import column, first, numbers, second
 
 
 class TestOrder:
-    def test_ordered_all_the_way(self) -> None:
-        got = run_stream(lambda s: s.ordered_wait(first).ordered_wait(second), numbers(5), "n int")
-        assert got == [{"n": n, "first": n, "second": n * 10} for n in range(5)]
-
-    def test_unordered_all_the_way_is_the_order_of_completion(self) -> None:
-        got = run_stream(lambda s: s.unordered_wait(first).unordered_wait(second), numbers(5), "n int")
-        assert column(got, "second") == [40, 30, 20, 10, 0]
-
     def test_ordered_behind_unordered_keeps_the_order_that_it_was_given(self) -> None:
         got = run_stream(lambda s: s.unordered_wait(first).ordered_wait(second), numbers(5), "n int")
         assert column(got, "n") == [4, 3, 2, 1, 0]

@@ -40,21 +40,6 @@ class TestSideOutputs:
         assert column(got["main"], "n") == [0, 0, 2, -2, 4, -4]
         assert column(got["side"], "n") == [1, 3]
 
-    def test_what_a_failed_attempt_has_written_is_dropped(self) -> None:
-        async def stubborn(n: int, context: RuntimeContext) -> int:
-            context.output(LOG, {"n": context.attempt_number})
-            await asyncio.sleep(1)
-            if context.attempt_number < 3:
-                raise ConnectionError
-            return n
-
-        got = run_stream(
-            lambda s: _with_side(s.ordered_wait(stubborn, retry=RetryStrategy.fixed_delay(5, 1.0)), LOG),
-            numbers(2),
-            "n int",
-        )
-        assert column(got["side"], "n") == [3, 3]
-
     def test_side_rows_keep_the_place_of_their_row(self) -> None:
         async def slow_first(n: int, context: RuntimeContext) -> int:
             context.output(LOG, {"n": n})
@@ -64,14 +49,6 @@ class TestSideOutputs:
         for wait, expected in (("ordered_wait", [0, 1, 2]), ("unordered_wait", [2, 1, 0])):
             got = run_stream(lambda s, w=wait: _with_side(getattr(s, w)(slow_first), LOG), numbers(3), "n int")  # type: ignore[misc]
             assert column(got["side"], "n") == column(got["main"], "n") == expected
-
-    def test_an_instant_call_may_write_too(self) -> None:
-        async def instant(n: int, context: RuntimeContext) -> int:
-            context.output(LOG, {"n": n})
-            return n
-
-        got = run_stream(lambda s: _with_side(s.ordered_wait(instant), LOG), numbers(3), "n int")
-        assert column(got["side"], "n") == column(got["main"], "n") == [0, 1, 2]
 
     def test_an_async_function_writes_through_its_context_also_at_its_deadline(self) -> None:
         class Lookup(AsyncFunction):
@@ -116,13 +93,6 @@ class TestSideOutputs:
         assert column(got["main"], "writes") == [0, None, 2]
         assert column(got["side"], "n") == [0, 2]
 
-    def test_a_tag_that_nobody_reads_is_dropped(self) -> None:
-        async def writes(n: int, context: RuntimeContext) -> int:
-            context.output(LOG, "whatever")
-            return n
-
-        assert len(run_stream(lambda s: s.ordered_wait(writes), numbers(2), "n int")) == 2
-
     @pytest.mark.parametrize("tag", ["log", DEAD_LETTERS, LATENCIES])
     def test_only_own_tags_can_be_written(self, tag: Any) -> None:
         async def writes(n: int, context: RuntimeContext) -> int:
@@ -156,26 +126,6 @@ class TestSideOutputs:
         assert one == {"n": 1, "picky": None, "error": {**error, "function": "picky", "partition": 0}}
         assert (two["n"], two["picky"], two["error"]["function"]) == (2, 2, "pickier")
 
-    @pytest.mark.parametrize("why", ["timeout", "mismatch", "cancelled"])
-    def test_every_kind_of_failure_is_a_dead_letter(self, why: str) -> None:
-        async def fails(n: int) -> Any:
-            if why == "timeout":
-                await asyncio.sleep(100)
-            if why == "cancelled":
-                raise asyncio.CancelledError
-            return "text"
-
-        got = run_stream(
-            lambda s: _with_side(
-                s.ordered_wait(fails, returnType="int", on_error="dead_letter", timeout=5), DEAD_LETTERS
-            ),
-            numbers(2),
-            "n int",
-        )
-        types = {"timeout": "AsyncTimeoutError", "mismatch": "ResultError", "cancelled": "CancelledError"}
-        assert [row["error"]["type"] for row in got["side"]] == [types[why]] * 2
-        assert got["main"] == []
-
     def test_run_rows_tells_side_rows_and_dead_letters(self) -> None:
         async def picky(n: int, context: RuntimeContext) -> int:
             context.output(LOG, {"n": n})
@@ -188,23 +138,6 @@ class TestSideOutputs:
         assert sides[LOG] == [{"n": 0}]
         assert sides[DEAD_LETTERS][0]["input"] == (1,)
         assert sides[DEAD_LETTERS][0]["error"]["message"] == "not 1"
-
-    def test_latencies_tell_how_long_each_operator_took(self) -> None:
-        async def slow(n: int) -> int:
-            await asyncio.sleep(4)
-            return n
-
-        got = run_stream(
-            lambda s: _with_side(s.ordered_wait(slow, capacity=1).filter(lambda row: True), LATENCIES),
-            numbers(3),
-            "n int",
-            latency_interval=3.0,
-            batch_size=1,
-        )
-        rows = [(row["operator"], row["latency"]) for row in got["side"]]
-        assert {name for name, _ in rows} == {"slow", "filter"}
-        # the first stands behind the first row; those of the seconds 3, 6, ... wait for the row that is worked on
-        assert [latency for name, latency in rows if name == "slow"] == [1.0, 4.0, 2.0, 3.0, 0.0]
 
 
 def _with_side(stream: AsyncStream, tag: OutputTag) -> dict[str, AsyncStream]:

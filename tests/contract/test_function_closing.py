@@ -140,19 +140,6 @@ def test_one_that_waits_for_its_own_task_is_told_at_once(run: Any) -> None:
         run(0, closes=await_itself)
 
 
-def test_a_plain_close_has_the_same_rules() -> None:
-    class Plain(ProcessFunction):
-        def process_element(self, value: Any, context: Any, collector: Any) -> None:
-            collector.collect({"x": 1 // (1 - value["x"])})
-
-        def close(self) -> None:
-            raise SystemExit(3)
-
-    for x, told in ((0, r"Plain\.close\(\) failed: SystemExit: 3"), (1, "ZeroDivisionError")):
-        with pytest.raises(AsyncUDFError, match=told):
-            run_stream(lambda stream: stream.process(Plain(), "x int"), [{"x": x}], "x int")
-
-
 pump, patient = breaks_after(1), ends_after(1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from typing import Any
 
 import pytest
@@ -52,22 +51,6 @@ class TestContext:
         ]
         assert seen[-1].keys() <= vars(figures(call, [5])).keys()
 
-    def test_each_row_has_its_own_key_and_tasks_made_by_the_call_share_it(self) -> None:
-        keys: dict[str, str] = {}
-
-        async def call(x: str, context: RuntimeContext) -> str:
-            async def child() -> str:
-                await asyncio.sleep(1)
-                return context.idempotency_key
-
-            own = context.idempotency_key
-            assert await asyncio.gather(child(), child()) == [own, own]
-            keys[x] = own
-            return x
-
-        run_rows(call, ["a", "b", "c"])
-        assert len(set(keys.values())) == 3
-
     def test_outside_a_call_it_says_so(self) -> None:
         """In `open` there is no row, and nothing that remains to it."""
 
@@ -88,15 +71,3 @@ class TestContext:
             return remaining is not None and 0 < remaining <= 10
 
         assert run_rows(call, [1], clock="real", timeout=10) == [True]
-
-    def test_context_variables_of_one_row_do_not_reach_another(self) -> None:
-        variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
-
-        async def call(x: int) -> int:
-            before = variable.get()
-            variable.set(x)
-            if x % 2:
-                await asyncio.sleep(1)
-            return before
-
-        assert run_rows(call, range(20), capacity=2) == [0] * 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from asyncudf import AdaptiveCapacity, AsyncFunction, AsyncUDFError, OutputMode, RateLimit, ResultFuture
+from asyncudf import AsyncUDFError, RateLimit
 from asyncudf.queues import Watermark
 from asyncudf.testing import MemoryStore, OperatorHarness, run_rows
+from tests.kit.functions import KINDS, of_kind
 
 CALLED: list[Any] = []
 NULLS: dict[str, Any] = {"on_null_input": "null"}
@@ -21,31 +21,14 @@ def _nothing_called() -> None:
     CALLED.clear()
 
 
-async def at_once(x: int) -> int:
+async def times_ten(x: int) -> int:
     CALLED.append(x)
     return x * 10
 
 
 async def slow(x: int) -> int:
-    CALLED.append(x)
     await asyncio.sleep(x)
-    return x * 10
-
-
-async def many(x: int) -> Any:
-    CALLED.append(x)
-    yield x * 10
-
-
-async def vector(x: pd.Series) -> pd.Series:
-    CALLED.extend(x)
-    return x * 10
-
-
-class Completes(AsyncFunction):
-    async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-        CALLED.append(value)
-        result_future.complete([value * 10])
+    return await times_ten(x)
 
 
 def blocking(x: int) -> int:
@@ -53,21 +36,18 @@ def blocking(x: int) -> int:
     return x * 10
 
 
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
 ROWS = [None, 3, None, None, 1, 2, None]
 RESULTS = [None, 30, None, None, 10, 20, None]
 
 
-@pytest.mark.parametrize("function", [at_once, slow, many, vector, Completes(), blocking], ids=_name)
+@pytest.mark.parametrize("kind", [*KINDS, "slow", "def"])
 @pytest.mark.parametrize("options", [{}, {"capacity": 1}, {"capacity": 2, "queue_size": 2}], ids=str)
-def test_they_have_the_result_null_at_their_place(function: Any, options: dict[str, Any]) -> None:
-    if function is vector:
-        options = {**options, "batch_size": 2, "returnType": "bigint"}
-    clock = {"clock": "real"} if function is blocking else {}
-    assert run_rows(function, ROWS, **NULLS, **options, **clock) == RESULTS
+def test_they_have_the_result_null_at_their_place(kind: str, options: dict[str, Any]) -> None:
+    function = {"slow": slow, "def": blocking}.get(kind) or of_kind(kind, times_ten)
+    if kind == "vectorized":
+        options = {**options, "batch_size": 2}
+    clock = {"clock": "real"} if kind == "def" else {}
+    assert run_rows(function, ROWS, **NULLS, **options, **clock, returnType="bigint") == RESULTS
     assert sorted(CALLED) == [1, 2, 3]
 
 
@@ -92,7 +72,7 @@ def test_they_ask_no_limit(mode: str) -> None:
 
 
 def test_a_hundred_behind_a_call_that_waits_for_its_permit_take_no_time() -> None:
-    harness = OperatorHarness(at_once, output_mode="unordered", rate_limit=RateLimit(1, burst=1), **NULLS)
+    harness = OperatorHarness(times_ten, output_mode="unordered", rate_limit=RateLimit(1, burst=1), **NULLS)
     with harness:
         harness.put(1, 2, *[None] * 100)
         assert sorted(harness.output, key=str) == [10, *[None] * 100]
@@ -120,17 +100,10 @@ def test_one_null_of_several_arguments_is_enough() -> None:
     assert CALLED == [(1, 2)]
 
 
-def test_a_null_inside_of_an_argument_is_none() -> None:
-    async def first(x: list[Any]) -> Any:
-        return len(x)
-
-    assert run_rows(first, [[None], [], None], **NULLS) == [1, 0, None]
-
-
 def test_a_store_has_nothing_of_them() -> None:
     store = MemoryStore()
-    assert run_rows(at_once, [None, 1, None, 1], store=store, returnType="bigint", **NULLS) == [None, 10, None, 10]
-    assert run_rows(at_once, [None, 1], store=store, returnType="bigint", **NULLS) == [None, 10]
+    assert run_rows(times_ten, [None, 1, None, 1], store=store, returnType="bigint", **NULLS) == [None, 10, None, 10]
+    assert run_rows(times_ten, [None, 1], store=store, returnType="bigint", **NULLS) == [None, 10]
     assert CALLED == [1]
     info = asyncio.run(store.info())
     assert (info["entries"], info["hits"], info["misses"]) == (1, 1, 2)
@@ -143,7 +116,3 @@ def test_by_default_they_are_called() -> None:
     assert run_rows(shown, [None, 1]) == run_rows(shown, [None, 1], on_null_input="call") == ["None", "1"]
     with pytest.raises(AsyncUDFError, match="on_null_input"):
         run_rows(shown, [], on_null_input="skip")  # type: ignore[arg-type]
-
-
-def test_with_adaptive_capacity_too() -> None:
-    assert run_rows(slow, ROWS, capacity=AdaptiveCapacity(1, 4), output_mode=OutputMode.ORDERED, **NULLS) == RESULTS

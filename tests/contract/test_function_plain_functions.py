@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncudf import AsyncStream, AsyncUDFError, FunctionError, ProcessFunction, async_pandas_udf
+from asyncudf import AsyncStream, AsyncUDFError, FunctionError, ProcessFunction
 from asyncudf.testing import run_stream
 
 ROWS = [{"x": 1}]
@@ -103,21 +103,3 @@ def test_a_result_without_truth_names_the_function() -> None:
 
     with pytest.raises(AsyncUDFError, match=r"is_close failed, partition 0, .*ValueError: The truth value of an array"):
         run_stream(lambda s: s.filter(is_close), ROWS, "x int")
-
-
-@pytest.mark.parametrize(("kept", "count"), [(True, 1), (1, 1), ("x", 1), (None, 0), (0, 0), (np.True_, 1), ([], 0)])
-def test_what_counts_as_true(kept: Any, count: int) -> None:
-    """`filter` keeps what Python takes for true."""
-    assert len(run_stream(lambda s: s.filter(lambda row: kept), ROWS, "x int")) == count
-
-
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
-def test_an_async_pandas_udf_is_no_plain_function(method: str) -> None:
-    """It would be called with a dict in the worker, and look for a Spark session there."""
-
-    @async_pandas_udf("int")
-    async def call(n: int) -> int:
-        return n
-
-    with pytest.raises(FunctionError, match=f"{method} takes a plain def; for an async def use ordered_wait"):
-        run_stream(lambda stream: getattr(stream, method)(call), [{"n": 1}], "n int")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
+from asyncudf import AsyncUDFError
 from asyncudf.testing import run_rows
 
 
@@ -51,27 +50,6 @@ class TestResources:
             run_rows(call, [1], resources={"a": resource("a"), "b": resource("b")})
         assert events == ["open a", "open b", "close b", "close a"]
 
-    def test_calls_that_are_cancelled_still_find_their_resource_open(self) -> None:
-        events: list[str] = []
-
-        @contextlib.asynccontextmanager
-        async def client() -> AsyncIterator[None]:
-            try:
-                yield
-            finally:
-                events.append("closed")
-
-        async def call(x: int, client: None) -> int:
-            try:
-                await asyncio.sleep(x)
-                raise ValueError("the first to end")
-            finally:
-                events.append(f"{x} ends")
-
-        with pytest.raises(AsyncUDFError, match="the first to end"):
-            run_rows(call, [9, 1, 9], resources=client)
-        assert events == ["1 ends", "9 ends", "9 ends", "closed"]
-
     def test_an_error_of_opening_names_the_resource_and_closes_the_others(self) -> None:
         events: list[str] = []
 
@@ -93,31 +71,3 @@ class TestResources:
         with pytest.raises(AsyncUDFError, match=r"resource 'bad' of call could not be opened: OSError: no route"):
             run_rows(call, [1], resources={"good": Good, "bad": Bad})
         assert events == ["closed"]
-
-    def test_the_rows_error_wins_over_one_of_closing(self) -> None:
-        class Bad:
-            async def __aenter__(self) -> None: ...
-
-            async def __aexit__(self, *exception: object) -> None:
-                raise OSError("closing")
-
-        async def call(x: int, bad: Any) -> int:
-            if x:
-                raise ValueError("row")
-            return x
-
-        with pytest.raises(AsyncUDFError, match="ValueError: row"):
-            run_rows(call, [1], resources={"bad": Bad})
-        with pytest.raises(AsyncUDFError, match="resource 'bad' of call could not be closed: OSError: closing"):
-            run_rows(call, [0], resources={"bad": Bad})
-
-    def test_close_runs_after_a_failure_and_a_hanging_one_ends(self) -> None:
-        class Hanging(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                result_future.complete([value])
-
-            async def close(self) -> None:
-                await asyncio.sleep(1e9)
-
-        with pytest.raises(AsyncUDFError, match=r"Hanging\.close\(\) failed: TimeoutError"):
-            run_rows(Hanging(), [1])

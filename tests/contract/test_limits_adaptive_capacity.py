@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RateLimit, RetryStrategy
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
+from asyncudf import AdaptiveCapacity, CircuitBreaker, OptionError, RetryStrategy
+from asyncudf.testing import run_rows
 from tests.kit.figures import figures
 from tests.kit.limited import Service, ThrottledError, now
 
@@ -50,14 +50,6 @@ class TestAuto:
         run_rows(service, range(3000), capacity=AdaptiveCapacity(3, 17))
         assert service.peak == 17
         assert [flying for _, flying in service.seen[:3]] == [1, 2, 3]
-
-    @pytest.mark.parametrize("rows", [1, 5])
-    @pytest.mark.parametrize(
-        "capacity", [AdaptiveCapacity(1, 1), AdaptiveCapacity(1, 8), AdaptiveCapacity(4, 4)], ids=str
-    )
-    def test_all_rows_are_called(self, rows: int, capacity: AdaptiveCapacity) -> None:
-        """With one slot nothing ever began again: the call that was over counted as one in flight."""
-        assert len(run_rows(Service(1.0), range(rows), capacity=capacity)) == rows
 
     def test_throttled_calls_make_it_less(self) -> None:
         """A service that refuses what comes beyond 20 calls: few are refused in the long run."""
@@ -121,11 +113,6 @@ class TestAuto:
         found = figures(failing, range(5000), capacity="auto", retry=retry)
         assert found.seconds < 2 * 5000 / 40 * 0.1 / (1 - share)
 
-    def test_waiting_for_it_is_no_other_limits_doing(self) -> None:
-        found = figures(Service(1.0), range(40), capacity=AdaptiveCapacity(2, 2))
-        assert found.time["limit"] == 0
-        assert found.time["calls_busy"] == pytest.approx(20)
-
     @pytest.mark.parametrize("value", [0, -1, "automatic", 1.5, None, True])
     def test_what_it_may_be(self, value: Any) -> None:
         with pytest.raises(OptionError, match="capacity must be"):
@@ -161,38 +148,6 @@ class TestJobCapacity:
             return x
 
         assert run_rows(hangs, range(3), job_capacity=1, timeout=5.0, on_error="null") == [None, 1, 2]
-
-    def test_one_that_does_not_obey_makes_room_too(self) -> None:
-        """Its row is done, whatever still runs for it."""
-
-        async def stubborn(x: int) -> int:
-            for _ in range(2 if x == 0 else 0):
-                try:
-                    await asyncio.sleep(1000)
-                except asyncio.CancelledError:
-                    continue
-            return x
-
-        assert run_rows(stubborn, range(3), job_capacity=1, timeout=5.0, on_error="null") == [None, 1, 2]
-
-    def test_with_a_rate_and_an_adaptive_capacity_all_hold(self) -> None:
-        service = Service(1.0)
-        options: dict[str, Any] = {"capacity": AdaptiveCapacity(1, 9), "rate_limit": RateLimit(5, burst=1)}
-        run_rows(service, range(100), job_capacity=4, **options)
-        assert service.peak == 4
-
-    def test_rows_that_come_late_find_room(self) -> None:
-        function = ManualFunction()
-        with OperatorHarness(function, capacity=2, job_capacity=2) as harness:
-            for row in range(6):
-                harness.put(row)
-                harness.complete(row, row)
-            assert harness.output == list(range(6))
-
-    @pytest.mark.parametrize("value", [0, -1, "40", 1.5, True])
-    def test_it_is_a_number_of_calls(self, value: Any) -> None:
-        with pytest.raises(OptionError, match="job_capacity must be"):
-            run_rows(Service(), [1], job_capacity=value)
 
 
 @pytest.mark.parametrize(("broken", "least"), [(0.2, 1_500), (1.0, 850)])

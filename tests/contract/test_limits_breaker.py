@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import (
-    DEAD_LETTERS,
     AsyncFunction,
-    AsyncStream,
-    AsyncUDFError,
     CircuitBreaker,
     OptionError,
     RateLimit,
@@ -20,7 +17,7 @@ from asyncudf import (
     RetryStrategy,
     async_pandas_udf,
 )
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.errors import task_fails
 from tests.kit.figures import figures
 from tests.kit.limited import Service, ThrottledError, now
@@ -65,60 +62,12 @@ class TestAnOutage:
         assert 1_500 < got.count(None) < 1_800
         assert (calls, end) == (5_000, pytest.approx(25.0))
 
-    def test_nor_one_that_is_tried_again(self) -> None:
-        rng, end = random.Random(1), 0.0
-
-        async def service(x: int) -> int:
-            nonlocal end
-            await asyncio.sleep(0.25)
-            end = now()
-            if rng.random() < 0.3:
-                raise ConnectionError("bad luck")
-            return x
-
-        retry = RetryStrategy.fixed_delay(attempts=10, delay=0.0)
-        got = run_rows(service, range(400), capacity=15, retry=retry, breaker=CircuitBreaker())
-        assert got == list(range(400))
-        assert end < 12
-
-    def test_nor_in_the_middle_of_the_job(self) -> None:
-        service = Service(1.0, down=(20, 50))
-        got = run_rows(service, range(200), capacity=5, on_error="null", breaker=BREAKER)
-        assert None not in got
-        assert not any(20 <= time < 50 for time in got)
-
-    def test_no_dead_letters_are_written(self) -> None:
-        service = Service(1.0, down=(0, 30))
-
-        async def asked(n: int) -> float:
-            return await service(n)
-
-        def build(stream: AsyncStream) -> dict[str, AsyncStream]:
-            done = stream.ordered_wait(asked, on_error="dead_letter", capacity=5, breaker=BREAKER)
-            return {"done": done, "dead": done.side_output(DEAD_LETTERS)}
-
-        got = run_stream(build, [{"n": n} for n in range(50)], "n int")
-        assert ([row["n"] for row in got["done"]], got["dead"]) == (list(range(50)), [])
-
     def test_one_call_at_a_time_tries_the_service(self) -> None:
         service = Service(1.0, down=(0, 30))
         run_rows(service, range(200), capacity=10, on_error="null", breaker=BREAKER)
         tries = [time for time in service.times if time >= 2.0]
         assert tries[:5] == [6.0, 12.0, 18.0, 24.0, 30.0], "5 s after each that has failed"
         assert len([time for time in service.times if time < 6.0]) == 10, "those before it opened"
-
-    def test_calls_in_flight_when_it_opens_are_tried_again(self) -> None:
-        """Of 40 in flight ten open it, and the others fail when it is open already."""
-        service = Service(1.0, down=(0, 30))
-        got = run_rows(service, range(40), capacity=40, on_error="null", breaker=BREAKER)
-        assert all(time >= 30 for time in got)
-
-    def test_they_begin_anew(self) -> None:
-        """The deadline, the attempts and the back-off: as if nothing had been."""
-        service = Service(1.0, down=(0, 60))
-        retry = RetryStrategy.fixed_delay(2, 1.0)
-        got = run_rows(service, range(50), capacity=5, timeout=8.0, retry=retry, on_error="capture", breaker=BREAKER)
-        assert [one["error"] for one in got] == [None] * 50
 
     def test_a_row_that_had_an_attempt_before_it_is_not_late_because_of_it(self) -> None:
         """Also where `failure_on` takes no timeout for a failure of the service."""
@@ -177,45 +126,12 @@ class TestTheEnd:
         assert "the circuit breaker of asked has been open for 100 s, its max_open, and no call" in str(caught.value)
         assert "the last that tried it ended with KeyError: 'title', which says nothing about" in str(caught.value)
 
-    def test_it_shows_no_secret(self) -> None:
-        service = Service(0.0, down=(0, 1e9), error=ConnectionError("http://me:secret@host/?key=secret is gone"))
-        with task_fails(match="host") as caught:
-            run_rows(service, range(20), on_error="null", breaker=BREAKER)
-        assert "secret" not in str(caught.value)
-
-    def test_a_job_that_nobody_needs_any_more_ends(self) -> None:
-        function = ManualFunction()
-        with OperatorHarness(function, capacity=2, on_error="null", breaker=CircuitBreaker(window=2)) as harness:
-            harness.put("a", "b")
-            harness.fail("a", ConnectionError())
-            harness.fail("b", ConnectionError())
-            harness.put("c")
-        assert function.calls == ["a", "b"]
-
-    def test_a_snapshot_has_the_rows_that_wait(self) -> None:
-        function = ManualFunction()
-        breaker = CircuitBreaker(window=2, open_for=10)
-        with OperatorHarness(function, capacity=2, on_error="null", breaker=breaker) as harness:
-            harness.put("a", "b")
-            harness.fail("a", ConnectionError())
-            harness.fail("b", ConnectionError())
-            harness.put("c")
-            assert [element.value for element in harness.snapshot()] == [("a",), ("b",), ("c",)]  # type: ignore[union-attr]
-            harness.advance(10.0)
-            assert len(function.running) == 1, "one tries the service"
-            harness.complete(function.running[0], 1)
-            assert len(function.running) == 2
-
 
 class TestRowsThatAreToBlame:
     @pytest.mark.parametrize("rows", [1, 5, 9])
     def test_fewer_than_the_window_never_open_it(self, rows: int) -> None:
         service = Service(1.0, down=(0, 1e9))
         assert run_rows(service, range(rows), on_error="null", breaker=BREAKER) == [None] * rows
-
-    def test_and_fail_the_job_as_they_would_without(self) -> None:
-        with pytest.raises(AsyncUDFError, match=r"attempt 1, .* for the input \(0,\): ConnectionError: down"):
-            run_rows(Service(1.0, down=(0, 1e9)), range(5), breaker=BREAKER)
 
     def test_a_bad_row_among_good_ones_is_known_after_a_window(self) -> None:
         function = ManualFunction()
@@ -334,28 +250,10 @@ class TestFailureOn:
 
 
 class TestBesideOthers:
-    @pytest.mark.parametrize("capacity", [1, 3])
-    def test_a_queue_that_is_just_large_enough(self, capacity: int) -> None:
-        service = Service(1.0, down=(0, 30))
-        options: dict[str, Any] = {"capacity": capacity, "queue_size": capacity + 10}
-        assert None not in run_rows(service, range(60), on_error="null", breaker=BREAKER, **options)
-
     def test_a_smaller_one_is_refused(self) -> None:
         """Behind a full queue nothing more could be tried: rows became nulls before the breaker could open."""
         with pytest.raises(OptionError, match=r"queue_size must be at least 15, not 14: capacity and the breaker's"):
             run_rows(Service(), [1], capacity=5, queue_size=14, breaker=BREAKER)
-
-    def test_micro_batches(self) -> None:
-        import pandas as pd
-
-        async def asked(x: pd.Series) -> pd.Series:
-            await asyncio.sleep(1.0)
-            if now() < 40:
-                raise ConnectionError
-            return x + 1
-
-        got = run_rows(asked, range(40), returnType="long", batch_size=2, capacity=1, on_error="null", breaker=BREAKER)
-        assert got == list(range(1, 41))
 
     def test_a_rate_limit_holds_for_those_that_try(self) -> None:
         service = Service(0.0, down=(0, 60))
@@ -380,8 +278,3 @@ class TestBesideOthers:
         found = figures(Service(1.0, down=(0, 30)), range(50), capacity=5, on_error="null", breaker=BREAKER)
         assert 25 < found.time["breaker"] <= 30
         assert (found.failures, found.rows) == (0, 50)
-
-    @pytest.mark.parametrize("value", [5, "on", CircuitBreaker, True])
-    def test_only_a_circuit_breaker_is_one(self, value: Any) -> None:
-        with pytest.raises(OptionError, match=r"breaker must be a CircuitBreaker\(...\), not "):
-            run_rows(Service(), [1], breaker=value)

@@ -40,11 +40,7 @@ class Rate:
         return begins
 
 
-RATES = {
-    "permits": st.integers(1, 50),
-    "period": st.sampled_from([1.0, 7.0]),
-    "burst": st.integers(1, 8),
-}
+RATES = {"permits": st.integers(1, 50), "period": st.sampled_from([1.0, 7.0]), "burst": st.integers(1, 8)}
 
 
 def asked(begun: list[float]) -> Callable[[float], Any]:

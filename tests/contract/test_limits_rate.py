@@ -10,8 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from asyncudf import (
     AsyncFunction,
@@ -40,26 +38,6 @@ async def at_once(x: Any) -> float:
 
 
 class TestTheRate:
-    def test_calls_begin_one_by_one(self) -> None:
-        assert run_rows(at_once, range(5), rate_limit=RateLimit(2)) == [0, 0.5, 1, 1.5, 2]
-
-    @pytest.mark.parametrize("capacity", [1, 2, 7])
-    def test_however_many_slots_there_are(self, capacity: int) -> None:
-        service = Service(0.1)
-        run_rows(service, range(30), capacity=capacity, rate_limit=RateLimit(5, burst=2))
-        assert most_within(1.0, service.times) <= 5 + 2
-        assert service.times[-1] == pytest.approx(28 / 5), "it is used to the full"
-
-    def test_a_quiet_time_saves_up_no_more_than_the_burst(self) -> None:
-        """Ten seconds without a row are not ten seconds' worth of permits."""
-        function = ManualFunction()
-        with OperatorHarness(function, rate_limit=RateLimit(2, burst=3)) as harness:
-            harness.advance(10.0)
-            harness.put(*range(10))
-            assert function.running == [0, 1, 2]
-            harness.advance(0.5)
-            assert function.running == [0, 1, 2, 3]
-
     def test_several_limits_all_hold(self) -> None:
         service = Service(0.0)
         limits = [RateLimit(2, burst=1), RateLimit(10, per="minute", burst=4)]
@@ -69,54 +47,8 @@ class TestTheRate:
         assert service.times[:4] == [0, 0.5, 1, 1.5]
         assert service.times[-1] == pytest.approx(12 * 6.0)
 
-    @given(
-        permits=st.integers(1, 20),
-        period=st.sampled_from([1.0, 7.0, 60.0]),
-        burst=st.integers(1, 8),
-        capacity=st.integers(1, 6),
-        naps=st.lists(st.sampled_from([0.0, 0.01, 0.5, 3.0]), min_size=1, max_size=40),
-    )
-    def test_no_time_has_more_than_its_permits_and_the_burst(
-        self, permits: int, period: float, burst: int, capacity: int, naps: list[float]
-    ) -> None:
-        times: list[float] = []
-
-        async def call(nap: float) -> None:
-            times.append(now())
-            await asyncio.sleep(nap)
-
-        run_rows(call, naps, capacity=capacity, rate_limit=RateLimit(permits, period, burst))
-        assert len(times) == len(naps)
-        assert most_within(period, times) <= permits + burst
-
-    @MODES
-    def test_rows_begin_in_their_order(self, mode: Any) -> None:
-        service = Service(0.7)
-        run_rows(service, range(20), output_mode=mode, capacity=4, rate_limit=RateLimit(3))
-        assert service.rows == list(range(20))
-
-    def test_a_limit_of_each_task_is_kept_without_a_coordinator(self) -> None:
-        assert run_rows(at_once, range(2), rate_limit=RateLimit(1, scope="task")) == [0, 1]
-
-    def test_a_thread_waits_too(self) -> None:
-        assert run_rows(abs, [-1, -2], returnType="int", rate_limit=RateLimit(100), clock="real") == [1, 2]
-
 
 class TestCosts:
-    def test_a_number_counts_for_each_call(self) -> None:
-        assert run_rows(at_once, range(3), rate_limit=RateLimit(10, cost=5, burst=5)) == [0, 0.5, 1]
-
-    def test_a_function_of_the_arguments(self) -> None:
-        """The first call leaves a debt of two permits, which those behind it wait for."""
-        assert run_rows(at_once, [3, 1, 1], rate_limit=RateLimit(1, cost=lambda x: x)) == [0, 3, 4]
-
-    def test_of_several_arguments(self) -> None:
-        async def two(a: int, b: int) -> float:
-            return now()
-
-        rows = [(1, 2), (3, 4), (0, 0)]
-        assert run_rows(two, rows, rate_limit=RateLimit(1, cost=lambda a, b: a + b)) == [0, 3, 3], "nothing is free"
-
     @pytest.mark.parametrize(
         ("columns", "seen"), [("a int, b int, c int", (1, 2, 3)), ("a int, c int", (1, 7, 3)), ("a int", (1, 7, 8))]
     )
@@ -203,25 +135,6 @@ class TestCosts:
         with pytest.raises(AsyncUDFError, match=r"at_once failed without a call, .* for the input \(1,\)"):
             run_rows(at_once, [0, 1, 2], rate_limit=RateLimit(1, cost=cost))
 
-    def test_once_one_has_failed_the_job_asks_for_no_other(self) -> None:
-        asked = []
-
-        def cost(x: int) -> float:
-            asked.append(x)
-            raise ValueError
-
-        with pytest.raises(AsyncUDFError, match="at_once failed without a call"):
-            run_rows(at_once, range(100), rate_limit=RateLimit(1, cost=cost))
-        assert asked == [0]
-
-    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-    def test_one_that_wants_to_end_the_process_ends_the_job(self, error: BaseException) -> None:
-        def cost(x: int) -> float:
-            raise error
-
-        with pytest.raises(AsyncUDFError, match=f"without a call, .*{type(error).__name__}"):
-            run_rows(at_once, [1], on_error="null", rate_limit=RateLimit(1, cost=cost))
-
     def test_one_that_edits_its_argument_changes_no_row(self) -> None:
         async def same(x: list[int]) -> list[int]:
             return x
@@ -272,75 +185,13 @@ class TestWhileACallWaits:
             harness.complete("b", "B")
             assert harness.output == ["A", Watermark(1), "B", Watermark(2)]
 
-    def test_a_snapshot_has_its_row(self) -> None:
-        first, second = ManualFunction(), ManualFunction()
-        with OperatorHarness(first, capacity=3, rate_limit=RateLimit(1)) as harness:
-            harness.put("a", "b", "c")
-            assert first.running == ["a"]
-            kept = harness.snapshot()
-        with OperatorHarness(second, capacity=3, rate_limit=RateLimit(1)) as harness:
-            harness.restore(kept)
-            harness.advance(10.0)
-            for row in "abc":
-                harness.complete(row, row)
-            assert (harness.output, second.calls) == (["a", "b", "c"], ["a", "b", "c"])
-
-    def test_the_end_of_the_input_waits_for_it(self) -> None:
-        function = ManualFunction()
-        with OperatorHarness(function, rate_limit=RateLimit(1)) as harness:
-            harness.put("a", "b")
-            harness.complete("a", "A")
-            harness.end()
-            assert not harness.is_done
-            harness.advance(1.0)
-            harness.complete("b", "B")
-            assert harness.is_done
-
-    def test_a_failure_of_another_ends_it(self) -> None:
-        function = ManualFunction()
-        with OperatorHarness(function, rate_limit=RateLimit(1, per="hour", burst=1)) as harness:
-            harness.put("a", "b")
-            harness.fail("a", ValueError("bad"))
-            with pytest.raises(AsyncUDFError, match="bad"):
-                assert harness.is_done
-            assert function.calls == ["a"]
-
-    def test_nobody_needs_it_any_more(self) -> None:
-        """Cancelled, as by a LIMIT: the `with` block ends, and nothing is left running."""
-        function = ManualFunction()
-        with OperatorHarness(function, rate_limit=RateLimit(1, per="hour", burst=1)) as harness:
-            harness.put("a", "b", "c")
-        assert function.calls == ["a"]
-
     def test_its_time_goes_to_the_limit(self) -> None:
         found = figures(Service(0.5), range(11), rate_limit=RateLimit(1))
         assert found.time["limit"] == pytest.approx(10.0)
         assert found.seconds == pytest.approx(10.5)
 
-    def test_what_the_slots_hold_up_is_not_the_limits_doing(self) -> None:
-        found = figures(Service(10.0), range(4), capacity=1, rate_limit=RateLimit(1))
-        assert found.time["limit"] == 0
-
 
 class TestBesideOthers:
-    def test_each_operator_of_a_chain_has_its_own(self) -> None:
-        first, second = Service(0.0), Service(0.0)
-
-        async def left(n: int) -> float:
-            return await first(n)
-
-        async def right(left: float) -> float:
-            return await second(left)
-
-        def build(stream: AsyncStream) -> AsyncStream:
-            slow = stream.ordered_wait(left, rate_limit=RateLimit(10))
-            return slow.ordered_wait(right, rate_limit=RateLimit(2))
-
-        rows = run_stream(build, [{"n": n} for n in range(6)], "n int")
-        assert [row["n"] for row in rows] == list(range(6))
-        assert first.times == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
-        assert second.times == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5])
-
     def test_what_a_store_has_asks_for_no_permit(self) -> None:
         service, store = Service(), SlowStore(get=0.1)
         looked_up = _stored(service, store)
@@ -349,15 +200,6 @@ class TestBesideOthers:
         assert len(run_rows(looked_up, [3, 1, 4, 2, 1], output_mode="unordered")) == 5
         assert service.rows == [3, 4]
         assert service.times == pytest.approx([0.1, 10.1])
-
-    def test_and_passes_a_call_that_waits(self) -> None:
-        service, store = Service(), SlowStore()
-        looked_up = _stored(service, store)
-        run_rows(looked_up, [1, 2])
-        with OperatorHarness(looked_up, output_mode="unordered") as harness:
-            harness.put(3, 4, 1, 2)
-            harness.advance(1.5)
-            assert harness.output == [0, 10, 0], "the results of 1, 2 and 3, while 4 waits"
 
     def test_combinations_of_options(self) -> None:
         run_rows(at_once, [1], rate_limit=[], job_capacity=1, max_calls=1)

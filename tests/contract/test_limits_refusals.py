@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, ResultFuture, RetryStrategy
-from asyncudf.testing import ManualFunction, OperatorHarness, run_rows, run_stream
+from asyncudf import AsyncUDFError, RetryStrategy
+from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.costs import python_calls
 from tests.kit.engines import Engine
 from tests.kit.figures import figures
-from tests.kit.limited import Service, ThrottledError, now
+from tests.kit.limited import Service, ThrottledError
 
 RETRY = RetryStrategy.fixed_delay(attempts=2, delay=1.0)
 WAYS = pytest.mark.parametrize("more", [{}, {"retry": RETRY}, {"job_capacity": 50}], ids=["plain", "retry", "gates"])
@@ -47,18 +46,6 @@ class TestARefusedRow:
             harness.complete("a", "A")
             assert harness.output == ["A", "B", "C"]
 
-    def test_each_waits_for_its_own_time(self) -> None:
-        function = ManualFunction()
-        with OperatorHarness(function, capacity=3) as harness:
-            harness.put("a", "b", "c")
-            harness.fail("a", ThrottledError(10))
-            harness.fail("b", ThrottledError(100))
-            harness.fail("c", ThrottledError(5))
-            harness.advance(5.0)
-            assert function.running == ["c"]
-            harness.advance(5.0)
-            assert sorted(function.running) == ["a", "c"]
-
     def test_no_attempt_is_used_up(self) -> None:
         """Throttled twice and failed once, with two attempts."""
         function = ManualFunction()
@@ -89,10 +76,6 @@ class TestARefusedRow:
             service.error.headers["Date"] = sent  # type: ignore[attr-defined]
         assert run_rows(service, [1], timeout=1000) == [pause]
 
-    def test_the_cap_is_an_option_of_the_retry_strategy(self) -> None:
-        retry = RetryStrategy.fixed_delay(2, 1.0, max_retry_after=30)
-        assert run_rows(throttled(0.5, 1000), [1], retry=retry) == [30]
-
     @WAYS
     @pytest.mark.parametrize("asked", ["0", "-5", 0, "Wed, 21 Oct 2015 07:28:00 GMT"])
     def test_no_time_is_a_short_one(self, asked: Any, more: Any) -> None:
@@ -100,11 +83,6 @@ class TestARefusedRow:
         service = throttled(5.5, asked)
         assert run_rows(service, [1], **more) == [6]
         assert service.times == [*range(7)]
-
-    def test_it_is_ended_by_the_deadline(self) -> None:
-        service = throttled(1e9, 0)
-        got = run_rows(service, [1], timeout=5.5, on_error="capture")
-        assert (got[0]["error"]["type"], len(service.calls)) == ("ThrottledError", 6)
 
     @pytest.mark.parametrize(("asked", "is_over"), [(30.0, True), (29.9, False)])
     def test_it_does_not_wait_for_a_time_at_which_its_own_is_over(self, asked: float, is_over: bool) -> None:
@@ -128,24 +106,6 @@ class TestARefusedRow:
         service.error.headers["x-should-retry"] = "false"  # type: ignore[attr-defined]
         assert run_rows(service, [1], retry=RETRY, on_error="null") == [None]
         assert service.times == [0]
-
-    @pytest.mark.parametrize("status", [500, 404])
-    def test_other_statuses_pause_nobody(self, status: int) -> None:
-        """With a retry strategy the row waits alone, as long as it was asked to."""
-        service = Service(0.0, bad=[1], error=ThrottledError(10, status))
-        assert run_rows(service, [1, 2], capacity=1, on_error="null", retry=RETRY) == [None, 0]
-        assert service.of(1) == [0, 10]
-
-    def test_a_result_future_may_bring_it(self) -> None:
-        class Busy(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                if now() < 5:
-                    result_future.complete_exceptionally(ThrottledError(10))
-                    await asyncio.sleep(100)
-                else:
-                    result_future.complete([now()])
-
-        assert run_rows(Busy(), ["a", "b"], timeout=50) == [10, 10]
 
 
 class TestErrorsThatAreAnswers:
@@ -174,18 +134,6 @@ class TestErrorsThatAreAnswers:
 
 
 class TestTheDeadline:
-    def test_ends_a_row_at_once_that_should_wait_longer(self) -> None:
-        """And no other row."""
-        service = Service(0.0, bad=["a"], error=ThrottledError(100))
-        got = run_rows(service, ["a", "b"], capacity=1, timeout=30.0, on_error="capture", retry=RETRY)
-        assert (got[0]["error"]["type"], got[0]["error"]["elapsed"]) == ("ThrottledError", 0)
-        assert got[1]["value"] == 0
-        assert service.of("a") == [0]
-
-    def test_counts_all_pauses(self) -> None:
-        got = run_rows(throttled(1e9, 10), ["a"], timeout=35.0, on_error="capture")
-        assert (got[0]["error"]["type"], got[0]["error"]["elapsed"]) == ("ThrottledError", 30)
-
     @pytest.mark.parametrize("error", [ThrottledError(5), ConnectionError("row")], ids=["refused", "failed"])
     def test_is_later_by_the_pause_of_all_in_which_a_row_has_waited(self, error: Exception) -> None:
         """A row in back-off must not be lost because others make the service refuse."""
@@ -259,37 +207,6 @@ def test_a_service_that_refuses_all_calls_for_good_ends_the_job(rows: int) -> No
     assert service.times[-1] <= 30 + 300 + 30
 
 
-def test_only_the_operator_whose_service_asks_pauses() -> None:
-    first, second = Service(0.0), Service(0.0, down=(0, 5), error=ThrottledError(10))
-
-    async def left(n: int) -> float:
-        return await first(n)
-
-    async def right(n: int) -> float:
-        return await second(n)
-
-    def build(stream: AsyncStream) -> AsyncStream:
-        return stream.ordered_wait(left).ordered_wait(right, "n")
-
-    rows = run_stream(build, [{"n": n} for n in range(3)], "n int")
-    assert [(row["left"], row["right"]) for row in rows] == [(0, 10)] * 3
-
-
-def test_a_micro_batch_is_called_again_as_a_whole() -> None:
-    import pandas as pd
-
-    sizes = []
-
-    async def busy(x: pd.Series) -> pd.Series:
-        sizes.append((len(x), now()))
-        if now() < 5:
-            raise ThrottledError(10)
-        return x + 1
-
-    assert run_rows(busy, [1, 2, 3], returnType="long", batch_size=2) == [2, 3, 4]
-    assert sizes == [(2, 0), (1, 0), (2, 10), (1, 10)]
-
-
 def test_the_end_of_the_input_and_a_snapshot_keep_what_waits() -> None:
     function = ManualFunction()
     with OperatorHarness(function, capacity=1) as harness:
@@ -301,11 +218,3 @@ def test_the_end_of_the_input_and_a_snapshot_keep_what_waits() -> None:
         harness.advance(10.0)
         harness.complete("a", "A")
         assert (harness.output, harness.is_done) == (["A", "B"], True)
-
-
-def test_a_pause_ends_with_the_job_that_nobody_needs_any_more() -> None:
-    function = ManualFunction()
-    with OperatorHarness(function) as harness:
-        harness.put("a", "b")
-        harness.fail("a", ThrottledError(10))
-    assert function.calls == ["a", "b"]

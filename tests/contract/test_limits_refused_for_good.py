@@ -13,10 +13,8 @@ from asyncudf.testing import run_rows
 from tests.kit.engines import Engine
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, ThrottledError, now
-from tests.kit.stores import SlowStore
 
 POLICIES = pytest.mark.parametrize("on_error", ["null", "capture", "dead_letter"])
-FOR_EVER = (0.0, 1e9)
 
 
 def refusing(wait: float | None, *, seconds: float = 0.1, until: float = 1e9) -> Service:
@@ -59,28 +57,6 @@ class TestTheEnd:
             run_rows(service, range(rows), timeout=None)
         assert 600 <= service.times[-1] <= 605
 
-    def test_says_what_there_is(self) -> None:
-        class BusyError(Exception):
-            retry_after = 2.5
-
-        with task_fails(r"with BusyError: slowly \(asks to wait 2.5 s\)"):
-            run_rows(Service(0.1, down=FOR_EVER, error=BusyError("slowly")), range(20), timeout=None)
-        with task_fails(r"too many requests \(status 429, no wait asked\)"):
-            run_rows(refusing(None), range(20), timeout=None)
-
-    def test_keeps_what_is_in_the_store(self) -> None:
-        store = SlowStore()
-
-        async def ask(x: int) -> int:
-            await asyncio.sleep(0.1)
-            if x >= 20:
-                raise ThrottledError(1)
-            return x
-
-        with task_fails("has refused all calls"):
-            run_rows(ask, range(100), capacity=10, on_error="null", store=store)
-        assert len(store.entries) == 20
-
     def test_is_not_delayed_by_outages_and_errors_of_the_function(self) -> None:
         """Neither of them shows that the service accepts calls."""
         errors = [ThrottledError(1), ConnectionError("down"), KeyError("x")]
@@ -97,11 +73,6 @@ class TestTheEnd:
 
 
 class TestTheJobGoesOn:
-    @pytest.mark.parametrize("wait", [None, 1, 30])
-    def test_when_the_service_accepts_in_time(self, wait: float | None) -> None:
-        service = refusing(wait, until=145)
-        assert len(run_rows(service, range(300), capacity=10)) == 300
-
     @pytest.mark.parametrize("timeout", [2, 30])
     @pytest.mark.parametrize("capacity", [5, 100])
     def test_while_the_quota_of_a_minute_is_used_up(self, timeout: float, capacity: int) -> None:
@@ -117,12 +88,6 @@ class TestTheJobGoesOn:
             return x
 
         assert run_rows(ask, range(2500), capacity=capacity, timeout=timeout) == [*range(2500)]
-
-    def test_while_rows_wait_as_long_as_they_were_asked_to(self) -> None:
-        """Nothing was called in this time."""
-        retry = RetryStrategy.fixed_delay(2, 1.0, max_retry_after=1000)
-        service = refusing(480, seconds=0.0, until=500)
-        assert run_rows(service, range(30), timeout=1200, retry=retry) == [960] * 30
 
     def test_when_nobody_has_called_for_long(self) -> None:
         """A refusal of an hour ago says nothing of today."""
@@ -199,12 +164,6 @@ class TestTheJobGoesOn:
             return x
 
         assert run_rows(ask, range(10), capacity=1, timeout=None, **more) == [*range(10)]
-
-    def test_with_refusals_that_are_errors_like_others(self) -> None:
-        """`max_retry_after=0`: the rows use their attempts."""
-        retry = RetryStrategy.fixed_delay(2, 100.0, max_retry_after=0)
-        got = run_rows(refusing(1), range(10), capacity=1, timeout=150, retry=retry, on_error="null")
-        assert got == [None] * 10
 
 
 def test_a_row_without_a_deadline_is_refused_for_an_hour_at_most() -> None:

@@ -156,12 +156,7 @@ def _assert_order(got: list[Any], kinds: list[str | None], mode: str) -> None:
         emitted = []
 
 
-@given(
-    options=OPTIONS,
-    rows=st.integers(10, 40),
-    down=st.sampled_from([3.5, 40.5, 400.5]),
-    window=st.integers(1, 8),
-)
+@given(options=OPTIONS, rows=st.integers(10, 40), down=st.sampled_from([3.5, 40.5, 400.5]), window=st.integers(1, 8))
 def test_no_row_is_given_up_for_a_dead_service(options: dict[str, Any], rows: int, down: float, window: int) -> None:
     """However late it comes back, unless that is before a window of calls has shown that it is dead: each takes 1 s."""
     assume(down > window)
@@ -174,7 +169,9 @@ def test_no_row_is_given_up_for_a_dead_service(options: dict[str, Any], rows: in
 
 
 @pytest.mark.parametrize("scope", ["job", "task"])
-def test_operators_of_one_chain_share_a_limit_with_a_name(scope: Any) -> None:
+@pytest.mark.parametrize(("second", "last"), [(10, 1.1), (5, 6 * 0.2 + 5 * 0.1)], ids=["equal", "other numbers"])
+def test_limits_of_one_name_are_one_limit_of_the_chain(scope: Any, second: int, last: float) -> None:
+    """Those of other numbers were two, of 10 and 5 a second: the last call began after 1.1 s."""
     service = Service(0.0)
 
     async def left(n: int) -> float:
@@ -184,30 +181,11 @@ def test_operators_of_one_chain_share_a_limit_with_a_name(scope: Any) -> None:
         return await service(left)
 
     def build(stream: AsyncStream) -> AsyncStream:
-        limit = RateLimit(10, burst=1, name="the account", scope=scope)
-        return stream.ordered_wait(left, rate_limit=limit).ordered_wait(right, rate_limit=limit)
+        limits = [RateLimit(permits, burst=1, name="the account", scope=scope) for permits in (10, second)]
+        return stream.ordered_wait(left, rate_limit=limits[0]).ordered_wait(right, rate_limit=limits[1])
 
     run_stream(build, [{"n": n} for n in range(6)], "n int")
-    assert sorted(service.times) == pytest.approx([n / 10 for n in range(12)])
-
-
-@pytest.mark.parametrize("scope", ["job", "task"])
-def test_limits_of_one_name_and_other_numbers_are_one_limit(scope: Any) -> None:
-    """They were two, of 10 and 5 a second: the last call began after 1.1 s."""
-    service = Service(0.0)
-
-    async def left(n: int) -> float:
-        return await service(n)
-
-    async def right(left: float) -> float:
-        return await service(left)
-
-    def build(stream: AsyncStream) -> AsyncStream:
-        ten, five = (RateLimit(permits, burst=1, name="the account", scope=scope) for permits in (10, 5))
-        return stream.ordered_wait(left, rate_limit=ten).ordered_wait(right, rate_limit=five)
-
-    run_stream(build, [{"n": n} for n in range(6)], "n int")
-    assert max(service.times) == pytest.approx(6 * 0.2 + 5 * 0.1)
+    assert max(service.times) == pytest.approx(last)
 
 
 def test_while_a_call_waits_for_one_limit_no_other_asks() -> None:

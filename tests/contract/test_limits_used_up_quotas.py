@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from asyncudf import AsyncFunction, AsyncUDFError, CircuitBreaker, ResultFuture, RetryStrategy
+from asyncudf import AsyncUDFError, CircuitBreaker, RetryStrategy
 from asyncudf.testing import run_rows
 from tests.kit.errors import task_fails
+from tests.kit.functions import KINDS, of_kind
 from tests.kit.stores import SlowStore
 
 POLICIES = pytest.mark.parametrize("on_error", ["raise", "null", "capture", "dead_letter"])
@@ -71,38 +71,17 @@ def test_a_run_with_a_new_quota_goes_on_from_the_store() -> None:
     assert again.calls == 30
 
 
-def test_of_a_micro_batch() -> None:
-    async def vectorized(x: pd.Series) -> pd.Series:
+@pytest.mark.parametrize("kind", [*KINDS, "def"])
+def test_so_does_that_of_any_function(kind: str) -> None:
+    async def refused(x: int) -> None:
         raise RateLimitError
 
-    with task_fails("used up"):
-        run_rows(vectorized, [1, 2, 3], returnType="long", batch_size=2, on_error="null")
-
-
-def test_of_a_result_future() -> None:
-    class Asked(AsyncFunction):
-        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-            result_future.complete_exceptionally(RateLimitError())
-
-    with task_fails("used up"):
-        run_rows(Asked(), ["a", "b"], on_error="null")
-
-
-def test_of_a_generator() -> None:
-    async def some(x: int):  # type: ignore[no-untyped-def]
-        yield x
-        raise RateLimitError
-
-    with task_fails("used up"):
-        run_rows(some, [1, 2], returnType="long", on_error="null")
-
-
-def test_of_a_thread() -> None:
     def plain(x: int) -> int:
         raise RateLimitError
 
+    function, clock = (plain, "real") if kind == "def" else (of_kind(kind, refused), "virtual")
     with task_fails("used up"):
-        run_rows(plain, [1, 2], on_error="null", clock="real")
+        run_rows(function, [1, 2], on_error="null", clock=clock, returnType="long")
 
 
 def test_the_message_leaves_out_the_input_and_the_answer_of_the_service() -> None:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from asyncudf import (
-    AdaptiveCapacity,
-    AsyncFunction,
-    AsyncUDFError,
-    CircuitBreaker,
-    FatalError,
-    ResultFuture,
-    RetryStrategy,
-)
+from asyncudf import AsyncFunction, AsyncUDFError, FatalError, ResultFuture, RetryStrategy
 from asyncudf.testing import run_rows
 from tests.kit.engines import Engine
+from tests.kit.functions import KINDS, of_kind
 
 
 class Alive:
@@ -37,7 +29,7 @@ class Alive:
         finally:
             self.now -= 1
 
-    async def hang(self) -> None:
+    async def hang(self, _: Any = None) -> None:
         """A service that hangs, and a client that tries again whatever happens."""
         with self.counted():
             while True:
@@ -45,38 +37,6 @@ class Alive:
                     await asyncio.sleep(3600)
                 except BaseException:
                     await asyncio.sleep(60)
-
-
-def coroutine(alive: Alive) -> Any:
-    async def call(x: int) -> int:
-        await alive.hang()
-        return x
-
-    return call
-
-
-def generator(alive: Alive) -> Any:
-    async def call(x: int) -> AsyncIterator[int]:
-        await alive.hang()
-        yield x
-
-    return call
-
-
-def vectorized(alive: Alive) -> Any:
-    async def call(x: pd.Series[int]) -> pd.Series[int]:
-        await alive.hang()
-        return x
-
-    return call
-
-
-def async_function(alive: Alive) -> Any:
-    class call(AsyncFunction):  # noqa: N801 - messages show it
-        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-            await alive.hang()
-
-    return call()
 
 
 def runs_on(alive: Alive) -> Any:
@@ -94,38 +54,21 @@ DEADLINE = {"timeout": 1}
 ATTEMPTS = {"timeout": 1000, "attempt_timeout": 1, "retry": RetryStrategy.fixed_delay(attempts=5, delay=1)}
 
 
-@pytest.mark.parametrize("capacity", [1, 4, 50])
+@pytest.mark.parametrize("capacity", [1, 20])
 @pytest.mark.parametrize("options", [DEADLINE, ATTEMPTS], ids=["deadline", "attempts"])
-@pytest.mark.parametrize("kind", [coroutine, generator, vectorized, async_function, runs_on])
+@pytest.mark.parametrize("kind", [*KINDS, "one that runs on"])
 def test_the_task_fails_before_more_than_ten_for_each_call_run_on(
-    kind: Callable[[Alive], Any], options: dict[str, Any], capacity: int
+    kind: str, options: dict[str, Any], capacity: int
 ) -> None:
     """5,000 coroutines were alive with capacity=4."""
     alive = Alive()
-    more = {"batch_size": 1} if kind is vectorized else {}
+    function = runs_on(alive) if kind == "one that runs on" else of_kind(kind, alive.hang)
+    more = {"batch_size": 1} if kind == "vectorized" else {}
     with pytest.raises(FatalError, match=rf"^{10 * capacity} coroutines of call, 10 for each call .*CancelledError"):
         run_rows(
-            kind(alive), range(14 * capacity), returnType="int", capacity=capacity, on_error="null", **options, **more
+            function, range(14 * capacity), returnType="int", capacity=capacity, on_error="null", **options, **more
         )
     assert 10 * capacity <= alive.most <= 11 * capacity
-
-
-def test_with_adaptive_capacity_its_maximum_counts() -> None:
-    alive, capacity = Alive(), AdaptiveCapacity(1, 8)
-    with pytest.raises(FatalError, match=r"^80 coroutines of call, 10 for each call"):
-        run_rows(coroutine(alive), range(120), returnType="int", capacity=capacity, timeout=1, on_error="null")
-    assert 80 <= alive.most <= 88
-
-
-def test_a_breaker_does_not_keep_the_task_alive() -> None:
-    """A hanging service opens it, and every probe leaves one more coroutine behind."""
-    alive = Alive()
-    with pytest.raises(FatalError):
-        run_rows(
-            coroutine(alive), range(100), returnType="int", capacity=2, timeout=1, on_error="null",
-            breaker=CircuitBreaker(window=4, open_for=1.0, max_open=1000.0),
-        )  # fmt: skip
-    assert alive.most <= 22
 
 
 def test_coroutines_that_end_late_count_no_more() -> None:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from asyncudf import (
-    AsyncFunction,
-    AsyncStream,
-    AsyncTimeoutError,
-    AsyncUDFError,
-    OutputTag,
-    ResultFuture,
-    RetryStrategy,
-    RuntimeContext,
-)
+from asyncudf import AsyncStream, AsyncUDFError, OutputTag, RetryStrategy, RuntimeContext
 from asyncudf.testing import VirtualClockLoop, run_rows, run_stream
+from tests.kit.functions import of_kind
 
 TWICE = RetryStrategy.fixed_delay(attempts=2, delay=1.0)
 AT_ONCE_AND_LATER = pytest.mark.parametrize("suspends", [False, True], ids=["at once", "later"])
@@ -62,34 +53,6 @@ class TestArguments:
         assert run_rows(call, [value], retry=TWICE, on_error="null") == [None]
         assert seen == [repr(value)] * 2, "and neither did the row itself change"
 
-    def test_so_does_an_async_function_whose_row_is_a_dict(self) -> None:
-        """An `AsyncFunction` that edits its row sees it whole in the next attempt."""
-        seen = []
-
-        class Edits(AsyncFunction):
-            async def async_invoke(self, value: dict[str, Any], result_future: ResultFuture) -> None:
-                seen.append(dict(value))
-                del value["n"]
-                raise ConnectionError
-
-        rows = [{"n": 1}]
-        assert run_stream(
-            lambda stream: stream.ordered_wait(Edits(), returnType="m int", retry=TWICE, on_error="null"), rows, "n int"
-        ) == [{"n": 1, "m": None}]
-        assert seen == [{"n": 1}] * 2
-
-    def test_so_does_a_vectorized_function(self) -> None:
-        """Lists inside a vector are edited in place as well."""
-        seen = []
-
-        async def call(values: pd.Series) -> pd.Series:
-            seen.append(repr(list(values)))
-            values[0].append("x")
-            raise ConnectionError
-
-        assert run_rows(call, [["a"], ["b"]], retry=TWICE, on_error="null") == [None, None]
-        assert seen == ["[['a'], ['b']]"] * 2
-
     def test_so_does_an_operator_in_mid_chain_and_its_answer_at_the_deadline(self) -> None:
         """Values that another operator has added are protected too, and `on_timeout` gets them whole."""
 
@@ -107,30 +70,6 @@ class TestArguments:
             )
 
         assert run_stream(build, [{"n": 1}], "n int") == [{"n": 1, "tags": ["a", "1"], "edits": "a+1"}]
-
-    def test_the_message_shows_the_input_as_it_was(self) -> None:
-        async def call(value: list[int]) -> None:
-            value.clear()
-            raise ConnectionError
-
-        with pytest.raises(Exception, match=r"for the input \(\[1, 2\],\)"):
-            run_rows(call, [[1, 2]], retry=TWICE)
-
-    @AT_ONCE_AND_LATER
-    @pytest.mark.parametrize("retry", [None, TWICE])
-    def test_a_row_keeps_its_idempotency_key(self, retry: RetryStrategy | None, suspends: bool) -> None:
-        keys = []
-
-        async def call(value: list[str], context: RuntimeContext) -> None:
-            keys.append(context.idempotency_key)
-            value.clear()
-            await maybe(suspends)
-            keys.append(context.idempotency_key)
-            raise ConnectionError
-
-        run_rows(call, [["a", "b"], ["c"]], retry=retry, on_error="null", capacity=1)
-        assert len(set(keys)) == 2, "one for each row"
-        assert len(keys) == (4 if retry is None else 8)
 
 
 class TestContext:
@@ -155,26 +94,6 @@ class TestContext:
         assert run_rows(call, cities, capacity=1) == cities
         assert {city: found[:2] for city, found in seen.items()} == {city: found[2:] for city, found in seen.items()}
         assert len({found[0] for found in seen.values()}) == 4
-
-    def test_it_sees_its_own_attempt(self) -> None:
-        """A task that runs on when its attempt has failed does not see the number of the next one."""
-        seen = []
-
-        async def later(context: RuntimeContext) -> None:
-            await asyncio.sleep(1.5)
-            seen.append(context.attempt_number)
-
-        tasks = []
-
-        async def call(city: str, context: RuntimeContext) -> str:
-            tasks.append(asyncio.create_task(later(context)))
-            if context.attempt_number == 1:
-                raise ConnectionError
-            await asyncio.sleep(5)
-            return city
-
-        assert run_rows(call, ["Oslo"], retry=TWICE, capacity=1) == ["Oslo"]
-        assert seen == [1, 2]
 
     def test_what_it_writes_to_a_side_output_does_not_leave_with_another_row(self) -> None:
         tag = OutputTag("log", "city string")
@@ -206,29 +125,6 @@ class TestTime:
         assert got[0]["error"]["elapsed"] == pytest.approx(1.0)
 
     @AT_ONCE_AND_LATER
-    def test_so_does_elapsed(self, suspends: bool) -> None:
-        """`elapsed` of an error counts from the first step, not from when a slot was free."""
-
-        async def call(n: int) -> None:
-            loop().block(0.75)
-            await maybe(suspends)
-            raise ConnectionError
-
-        got = run_rows(call, [1, 2], on_error="capture", capacity=1)
-        assert [row["error"]["elapsed"] for row in got] == [0.75, 0.75]
-
-    def test_and_what_remains(self) -> None:
-        """`context.remaining()` counts from the first step as well."""
-
-        async def call(n: int, context: RuntimeContext) -> Any:
-            loop().block(0.75)
-            remaining = context.remaining()
-            await asyncio.sleep(0.25)
-            return remaining, context.remaining()
-
-        assert run_rows(call, [1, 2], timeout=2.0, capacity=1) == [(1.25, 1.0)] * 2
-
-    @AT_ONCE_AND_LATER
     def test_a_result_that_comes_after_its_deadline_is_timed_out_and_its_neighbours_are_not(
         self, suspends: bool
     ) -> None:
@@ -240,36 +136,6 @@ class TestTime:
 
         got = run_rows(call, range(300), timeout=0.05, on_error="null", capacity=1)
         assert got == [None if n % 3 == 1 else n for n in range(300)]
-
-    def test_so_is_an_error_that_comes_too_late(self) -> None:
-        """An exception after the deadline is a timeout, as a result is."""
-
-        async def call(n: int) -> int:
-            loop().block(0.2)
-            raise ConnectionError
-
-        with pytest.raises(AsyncTimeoutError, match=r"no result within 0.05 s"):
-            run_rows(call, [1], timeout=0.05)
-
-    @pytest.mark.parametrize("kind", ["generator", "AsyncFunction", "vectorized"])
-    def test_so_is_one_of_any_other_kind_of_function(self, kind: str) -> None:
-        """A late result of a generator, an `AsyncFunction` or a vectorized function is a timeout too."""
-
-        async def generator(n: int) -> AsyncIterator[int]:
-            loop().block(0.2)
-            yield n
-
-        async def vectorized(n: pd.Series) -> pd.Series:
-            loop().block(0.2)
-            return n
-
-        class Function(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                loop().block(0.2)
-                result_future.complete([value])
-
-        functions = {"generator": generator, "AsyncFunction": Function(), "vectorized": vectorized}
-        assert run_rows(functions[kind], [1, 2], timeout=0.05, on_error="null") == [None, None]
 
     @AT_ONCE_AND_LATER
     def test_an_attempt_that_comes_back_too_late_is_tried_again(self, suspends: bool) -> None:
@@ -284,46 +150,20 @@ class TestTime:
         assert run_rows(call, [7], attempt_timeout=0.05, retry=TWICE) == [7]
         assert calls == [7, 7]
 
-    def test_a_late_row_gets_its_own_answer(self) -> None:
-        async def call(n: int) -> int:
-            loop().block(0.2)
-            return n
-
-        assert run_rows(call, [1, 2], timeout=0.05, on_timeout=lambda n: -n) == [-1, -2]
-
     @pytest.mark.parametrize("kind", ["coroutine", "failing", "generator", "AsyncFunction"])
     def test_a_deadline_is_kept_beside_calls_that_block_one_after_another(self, kind: str) -> None:
         """Deadlines, timers and the mailbox waited until all the rows of a batch had blocked the loop."""
+        times = []
 
-        async def coroutine(n: int) -> Any:
+        async def blocks(n: int) -> int:
             if n == 0:
                 await asyncio.sleep(100)
             loop().block(0.05)
-            return n
+            return n // (kind != "failing")
 
-        async def failing(n: int) -> Any:
-            await coroutine(n)
-            raise ConnectionError
-
-        async def generator(n: int) -> AsyncIterator[Any]:
-            yield await coroutine(n)
-
-        class Function(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                result_future.complete([await coroutine(value)])
-
-        function: Any = {
-            "coroutine": coroutine, "failing": failing, "generator": generator, "AsyncFunction": Function()
-        }[kind]  # fmt: skip
-        times = []
-        run_rows(
-            function,
-            range(200),
-            timeout=1.0,
-            capacity=2,
-            on_error="null",
-            on_timeout=lambda n: times.append(loop().time()),
-        )
+        note = lambda n: times.append(loop().time())  # noqa: E731
+        options: dict[str, Any] = {"timeout": 1.0, "capacity": 2, "on_error": "null", "on_timeout": note}
+        run_rows(of_kind(kind, blocks), range(200), **options)
         assert times == [pytest.approx(1.0, abs=0.11)], "of row 0: two blocking calls later at most"
 
 

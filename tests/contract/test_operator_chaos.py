@@ -115,13 +115,7 @@ class Outcome(NamedTuple):
     on_error=st.sampled_from(["capture", "dead_letter"]),
 )
 def test_every_row_has_its_own_outcome_once_and_no_watermark_is_passed(
-    rows: list[Any],
-    mode: str,
-    capacity: int,
-    spare: int,
-    retry: Retry,
-    attempt_timeout: float | None,
-    on_error: str,
+    rows: list[Any], mode: str, capacity: int, spare: int, retry: Retry, attempt_timeout: float | None, on_error: str
 ) -> None:
     service, sides = Service(), dict[OutputTag, list[Any]]()
     given_rows = [Watermark(i) if row is None else (i, row) for i, row in enumerate(rows)]

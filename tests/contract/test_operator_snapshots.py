@@ -10,7 +10,10 @@ class TestSnapshot:
     def test_it_holds_what_is_not_emitted_in_order_also_what_the_queue_had_no_place_for(self) -> None:
         function = ManualFunction()
         with OperatorHarness(function, capacity=2, queue_size=2) as harness:
-            harness.put("a", "b", "c", Watermark(5), "d")
+            harness.put("a", "b")
+            for element in ("c", Watermark(5), "d"):  # one by one, and looked at in between
+                harness.put(element)
+                harness.snapshot()
             harness.complete("b", "B")
             state = harness.snapshot()
             assert state == [

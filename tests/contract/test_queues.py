@@ -9,14 +9,12 @@ import pytest
 
 from asyncudf.queues import (
     Entry,
-    LatencyMarker,
     OrderedStreamElementQueue,
     StreamElement,
     StreamElementQueue,
     StreamRecord,
     UnorderedStreamElementQueue,
     Watermark,
-    WatermarkStatus,
 )
 from tests.kit.outputs import Emitted
 
@@ -56,12 +54,6 @@ class TestPutting:
         assert drain(queue) == ["A"]
         put(queue, "c")
         assert queue.try_put(StreamRecord("d")) is None
-
-    def test_watermarks_count_too(self, make_queue: QueueClass) -> None:
-        queue = make_queue(2)
-        put(queue, "a", Watermark(1))
-        assert (len(queue), queue.capacity) == (2, 2)
-        assert queue.try_put(StreamRecord("b")) is queue.try_put(Watermark(2)) is None
 
     @pytest.mark.parametrize("capacity", [0, -1, 1.5, "10", None, True])
     def test_a_capacity_is_a_whole_number_of_at_least_one(self, make_queue: QueueClass, capacity: Any) -> None:
@@ -119,41 +111,8 @@ class TestCompleting:
         entry.complete(results)
         assert drain(queue) == ["A"], "a later completion is ignored, whatever it is"
 
-    def test_markers_are_born_complete_and_keep_their_places(self, make_queue: QueueClass) -> None:
-        markers = [Watermark(1), WatermarkStatus.IDLE, LatencyMarker(1.0, "map", 0), WatermarkStatus.ACTIVE]
-        queue = make_queue(10)
-        assert all(entry.is_done for entry in put(queue, *markers))
-        (entry,) = put(queue, "a")
-        put(queue, *markers)
-        assert drain(queue) == markers, "nothing is before them"
-        entry.complete(["A"])
-        assert drain(queue) == ["A", *markers]
-
 
 class TestEmitting:
-    def test_an_empty_queue_emits_nothing(self, make_queue: QueueClass) -> None:
-        queue, output = make_queue(1), Emitted()
-        queue.emit_completed_element(output)
-        assert (output.values, queue.is_empty(), queue.values()) == ([], True, [])
-
-    def test_one_entry_leaves_at_a_time(self, make_queue: QueueClass) -> None:
-        queue, output = make_queue(2), Emitted()
-        for entry in put(queue, "a", "b"):
-            entry.complete([entry.element.value.upper()])  # type: ignore[union-attr]
-        queue.emit_completed_element(output)
-        assert (output.values, len(queue)) == (["A"], 1)
-
-    def test_values_are_the_elements_not_yet_emitted_in_arrival_order(self, make_queue: QueueClass) -> None:
-        elements = [StreamRecord("a", 1), StreamRecord("b", 2), Watermark(2), StreamRecord("c", 3)]
-        queue = make_queue(4)
-        first, second, _, third = put(queue, *elements)
-        second.complete(["B"])
-        third.complete(["C"])
-        assert queue.values() == elements
-        first.complete(["A"])
-        queue.emit_completed_element(Emitted())
-        assert len(queue.values()) == 3
-
     def test_an_entry_that_has_left_keeps_no_result_alive(self, make_queue: QueueClass) -> None:
         """The timer of a moved deadline had the entry, and a result of any size, until that time."""
         queue, result, output = make_queue(1), {"large"}, Emitted()
@@ -216,58 +175,8 @@ class TestTogether:
         completed(third, "late")
         assert (len(output.values), queue.is_empty()) == (4, True)
 
-    def test_what_an_entry_holds_is_released_when_it_leaves_however_that_is(self, make_queue: QueueClass) -> None:
-        class Counted:
-            held = 0
-
-            def hold_row(self, record: Any) -> int:
-                return self._hold(1)
-
-            def note_result(self, result: Any) -> None:
-                """No result is held back for the memory of others."""
-
-            def hold_results(self, results: Any) -> int:
-                return self._hold(10 * len(results))
-
-            def release(self, held: int) -> None:
-                self.held -= held
-
-            def _hold(self, size: int) -> int:
-                self.held += size
-                return size
-
-        queue, output = make_queue(5), Emitted()
-        queue.memory = memory = Counted()
-        at_once, first, second, third = put(queue, *"abcd")
-        queue.completing(output, lambda: None)(at_once, "A")
-        assert memory.held == 3, "it has left without waiting: its result was never held"
-        third.complete(["C", "C"])
-        third.complete(["late"])
-        second.complete([])
-        assert memory.held == 3 + 20
-        first.complete(["B"])
-        drain(queue, output)
-        assert memory.held == 0
-
-
-def test_ordered_a_finished_row_waits_for_every_row_before_it() -> None:
-    queue = OrderedStreamElementQueue(3)
-    a, b, c = put(queue, *"abc")
-    c.complete(["C"])
-    b.complete(["B"])
-    assert not queue.has_completed_elements()
-    a.complete(["A"])
-    assert drain(queue) == ["A", "B", "C"]
-
 
 class TestUnordered:
-    def test_rows_leave_in_the_order_in_which_they_finish(self) -> None:
-        queue = UnorderedStreamElementQueue(3)
-        entries = dict(zip("abc", put(queue, *"abc"), strict=True))
-        for x in "cab":
-            entries[x].complete([x.upper()])
-        assert drain(queue) == ["C", "A", "B"]
-
     def test_rows_and_watermarks_never_pass_each_other(self) -> None:
         """E1 E2 E3 W1 E4 E5 W2 may leave as E3 E1 E2 W1 E5 E4 W2, never E4 before W1."""
         queue, output = UnorderedStreamElementQueue(7), Emitted()
@@ -277,21 +186,3 @@ class TestUnordered:
             drain(queue, output)
         assert output.values == ["E3", "E1", "E2", Watermark(1), "E5", "E4", Watermark(2)]
         assert queue.is_empty()
-
-    def test_a_later_segment_emits_nothing_before_the_first_is_empty(self) -> None:
-        queue = UnorderedStreamElementQueue(3)
-        first, _, last = put(queue, "a", Watermark(1), "b")
-        last.complete(["B"])
-        assert not queue.has_completed_elements()
-        first.complete(["A"])
-        assert drain(queue) == ["A", Watermark(1), "B"]
-
-    def test_rows_behind_a_watermark_that_has_left_are_one_segment(self) -> None:
-        queue = UnorderedStreamElementQueue(2)
-        put(queue, Watermark(1))
-        drain(queue)
-        a, b = put(queue, *"ab")
-        b.complete(["B"])
-        assert drain(queue) == ["B"]
-        a.complete(["A"])
-        assert drain(queue) == ["A"]

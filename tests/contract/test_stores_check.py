@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,12 @@ def test_what_is_no_store_is_told() -> None:
 ENTRIES: dict[bytes, tuple[bytes, float]] = {}
 
 
+@pytest.fixture(autouse=True)
+def _empty_and_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncudf.testing._result_store.PATIENCE", 0.2)
+    ENTRIES.clear()
+
+
 class Good(ResultStore):
     """A store of this process, from which each of the others differs by one mistake."""
 
@@ -73,53 +80,75 @@ class Good(ResultStore):
         self.entries.update({key: (value, end) for key, value in items.items()})
 
 
+Change = Callable[[Any], Any]
+
+
+def unchanged(given: Any) -> Any:
+    return given
+
+
+@dataclasses.dataclass
+class Mistake:
+    keys: Change = unchanged  # what is asked for
+    found: Change = unchanged
+    items: Change = unchanged  # what is put
+    ttl: Change = unchanged
+
+
+class Changing(Good):
+    """A store with the mistake of that promise, which it looks up so that it can be pickled."""
+
+    def __init__(self, promise: str) -> None:
+        self.promise = promise
+
+    async def get_many(self, keys: list[bytes]) -> list[Any]:
+        mistake = MISTAKES[self.promise]
+        return mistake.found(await super().get_many(mistake.keys(keys)))  # type: ignore[no-any-return]
+
+    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
+        mistake = MISTAKES[self.promise]
+        await super().put_many(mistake.items(items), mistake.ttl(ttl))
+
+
+def few(keys: list[bytes]) -> list[bytes]:
+    if len(keys) > 8000:
+        raise RuntimeError("too many variables")
+    return keys
+
+
+def some(items: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    if not items:
+        raise ValueError("no items")
+    return items
+
+
+MISTAKES = {
+    "3 keys": Mistake(found=lambda values: [value for value in values if value is not None]),
+    "in the order of the keys": Mistake(keys=sorted),
+    "a str, not bytes": Mistake(found=lambda values: [value and value.decode("latin1") for value in values]),
+    "exactly the bytes": Mistake(found=lambda values: [value or None for value in values]),
+    "exactly the bytes .* 3000000 bytes": Mistake(items=lambda items: {k: v[: 2**20] for k, v in items.items()}),
+    "The value of a key is the one that was put last": Mistake(
+        items=lambda items: {key: value for key, value in items.items() if key not in ENTRIES}
+    ),
+    "A value ends with the ttl of the last put": Mistake(ttl=lambda ttl: None),
+    "others ended with it": Mistake(ttl=lambda ttl: ttl - time.time() if ttl and ttl > 30 * 24 * 3600 else ttl),
+    "Each byte of a key counts": Mistake(
+        keys=lambda keys: [key[-4:] for key in keys], items=lambda items: {k[-4:]: v for k, v in items.items()}
+    ),
+    "Thousands of values .* too many variables": Mistake(keys=few),
+    "without keys there are no values.* no items": Mistake(items=some),
+    "never put has no value.* KeyError": Mistake(keys=lambda keys: [key for key in keys if ENTRIES[key]]),
+    "edited the list of keys": Mistake(keys=lambda keys: [keys.pop(0) for _ in range(len(keys))]),
+    "edited the dict of items": Mistake(items=lambda items: dict([items.popitem() for _ in range(len(items))])),
+}
+
+
 class Alone(Good):
     """Each object has its own results."""
 
     def __init__(self) -> None:
         self.entries = {}
-
-
-class Unordered(Good):
-    """Gives the values that it has found alone."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return [value for value in await super().get_many(keys) if value is not None]
-
-
-class Sorted(Good):
-    """Gives the values in the order of the keys' bytes."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return await super().get_many(sorted(keys))
-
-
-class Text(Good):
-    """Gives text."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return [value and value.decode("latin1") for value in await super().get_many(keys)]
-
-
-class NothingForEmpty(Good):
-    """Takes an empty value for none."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return [value or None for value in await super().get_many(keys)]
-
-
-class First(Good):
-    """Keeps what was put first."""
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        await super().put_many({key: value for key, value in items.items() if key not in ENTRIES}, ttl)
-
-
-class Eternal(Good):
-    """Knows no ttl."""
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        await super().put_many(items, None)
 
 
 class Unpicklable(Good):
@@ -129,48 +158,6 @@ class Unpicklable(Good):
         self.connection = (one for one in ())
 
 
-class EndOfKey(Good):
-    """Keeps the last four bytes of a key."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return await super().get_many([key[-4:] for key in keys])
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        await super().put_many({key[-4:]: value for key, value in items.items()}, ttl)
-
-
-class Short(Good):
-    """Cuts values of more than a megabyte."""
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        await super().put_many({key: value[: 2**20] for key, value in items.items()}, ttl)
-
-
-class Few(Good):
-    """Takes no more than 8,000 keys at once."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        if len(keys) > 8000:
-            raise RuntimeError("too many variables")
-        return await super().get_many(keys)
-
-
-class NoNothing(Good):
-    """Cannot put nothing."""
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        if not items:
-            raise ValueError("no items")
-        await super().put_many(items, ttl)
-
-
-class Missing(Good):
-    """Raises for a key that is not there."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return [ENTRIES[key][0] for key in keys]
-
-
 class ForEver(Good):
     """Lets stay what was once put without an end."""
 
@@ -178,13 +165,6 @@ class ForEver(Good):
         for key, value in items.items():
             stays = key in ENTRIES and ENTRIES[key][1] == float("inf")
             await super().put_many({key: value}, None if stays else ttl)
-
-
-class Date(Good):
-    """Takes a ttl of more than 30 days for a date."""
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        await super().put_many(items, ttl - time.time() if ttl and ttl > 30 * 24 * 3600 else ttl)
 
 
 class SameTask(Good):
@@ -295,21 +275,6 @@ class Half(Good):
         await super().put_many(items, ttl)
 
 
-class EditsKeys(Good):
-    """Takes from the list that it is given."""
-
-    async def get_many(self, keys: list[bytes]) -> list[Any]:
-        return [(await super(EditsKeys, self).get_many([keys.pop(0)]))[0] for _ in range(len(keys))]
-
-
-class EditsItems(Good):
-    """Takes from the dict that it is given."""
-
-    async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:
-        await super().put_many(items, ttl)
-        items.clear()
-
-
 class DeletesNothing(Good):
     """Can delete, it says."""
 
@@ -338,24 +303,19 @@ class CountsNoHits(Good):
         return {"entries": len([1 for _, end in ENTRIES.values() if end > time.time()]), "bytes": 10**9}
 
 
+@pytest.mark.parametrize("promise", MISTAKES)
+def test_each_mistake_is_noticed(promise: str) -> None:
+    """The error is an AssertionError, whatever the store has raised, and begins with the promise that is broken."""
+    with pytest.raises(AssertionError, match=f"(?s){promise}"):
+        check_result_store(lambda: Changing(promise))
+
+
 @pytest.mark.parametrize(
     ("bad", "promise"),
     [
         (Alone, "Other tasks find at once what one has put"),
-        (Unordered, "3 keys"),
-        (Sorted, "in the order of the keys"),
-        (Text, "a str, not bytes"),
-        (NothingForEmpty, "exactly the bytes"),
-        (First, "The value of a key is the one that was put last"),
-        (Eternal, "A value ends with the ttl of the last put"),
         (Unpicklable, "travels to an executor.*pickle"),
-        (EndOfKey, "Each byte of a key counts"),
-        (Short, "exactly the bytes .* 3000000 bytes"),
-        (Few, "Thousands of values .* too many variables"),
-        (NoNothing, "without keys there are no values.* no items"),
-        (Missing, "never put has no value.* KeyError"),
         (ForEver, "ends with the ttl of the last put"),
-        (Date, "others ended with it"),
         (SameTask, "closed, by another asyncio task"),
         (NoServer, "can be opened.* no server"),
         (Unclosed, "can be closed.* still busy"),
@@ -364,23 +324,17 @@ class CountsNoHits(Good):
         (Late, "Other tasks find at once"),
         (Locked, "cancelled in its midst.* not done within 0.2 s"),
         (Half, "cancelled after"),
-        (EditsKeys, "edited the list of keys"),
-        (EditsItems, "edited the dict of items"),
         (DeletesNothing, "can delete deletes"),
         (ClearsNothing, "can clear deletes"),
         (CountsAll, "3 entries more after 2"),
         (CountsNoHits, "info\\(\\) has entries, bytes alone"),
     ],
 )
-def test_each_mistake_is_noticed(bad: type[ResultStore], promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is an AssertionError, whatever the store has raised, and begins with the promise that is broken."""
-    monkeypatch.setattr("asyncudf.testing._result_store.PATIENCE", 0.2)
-    ENTRIES.clear()
+def test_so_is_each_of_these(bad: type[ResultStore], promise: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s){promise}"):
         check_result_store(bad)
 
 
 @pytest.mark.parametrize(("good", "travels"), [(Good, True), (Unpicklable, False)])
 def test_the_store_that_they_are_made_of_has_no_mistake(good: type[ResultStore], travels: bool) -> None:
-    ENTRIES.clear()
     check_result_store(good, travels=travels)

@@ -32,7 +32,7 @@ from asyncudf import (
     async_pandas_udf,
 )
 from asyncudf.queues import Watermark
-from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
+from asyncudf.testing import MemoryStore, run_rows
 
 from ..kit.stores import Counting, SlowStore
 
@@ -65,45 +65,6 @@ class TestKindsOfFunctions:
         assert calls == [["a", "b"], ["c", "d"]]
         assert run_rows(upper, [*rows, "e"], store=store, batch_size=2, returnType="string")[-1] == "E"
         assert calls[2:] == [["e"]]
-
-    def test_async_functions(self) -> None:
-        calls = []
-
-        class Upper(AsyncFunction):
-            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-                calls.append(value["word"])
-                result_future.complete([value["word"].upper()] * 2)
-
-        store, rows = MemoryStore(), [{"word": "a"}, {"word": "b"}, {"word": "a"}]
-        for _ in range(2):
-            assert run_rows(Upper(), rows, store=store, returnType="string") == ["A", "A", "B", "B", "A", "A"]
-        assert calls == ["a", "b"]
-
-    def test_plain_functions(self) -> None:
-        calls = []
-
-        def upper(word: str) -> str:
-            calls.append(word)
-            return word.upper()
-
-        store = MemoryStore()
-        for _ in range(2):
-            assert run_rows(upper, ["a", "b", "a"], store=store, clock="real") == ["A", "B", "A"]
-        assert sorted(calls) == ["a", "b"]
-
-    def test_results_come_back_as_the_declared_type_has_them(self) -> None:
-        @dataclasses.dataclass
-        class Weather:
-            temp: float
-            tags: list[str]
-
-        async def weather(city: str) -> Weather:
-            return Weather(12, [city])
-
-        store = MemoryStore()
-        ddl = "temp double, tags array<string>"
-        first, second = (run_rows(weather, ["oslo"], store=store, returnType=ddl) for _ in range(2))
-        assert first == second == [{"temp": 12.0, "tags": ["oslo"]}]
 
     def test_without_a_declared_type_only_what_needs_none_is_kept(self) -> None:
         calls = []
@@ -173,24 +134,6 @@ class TestOptions:
 
         with pytest.raises(FunctionError, match="results of weather cannot be kept in a store"):
             run_rows(weather, ["oslo"], store=MemoryStore(), returnType=NullType())
-
-
-class TestSnapshots:
-    def test_a_snapshot_has_the_rows_as_they_came(self) -> None:
-        function, store = ManualFunction(), SlowStore(get=1.0)
-        with OperatorHarness(function, store=store, capacity=1) as harness:
-            harness.put("a", "b")
-            harness.advance(2)
-            harness.put("c")
-            elements = harness.snapshot()
-            assert [element.value for element in elements] == [("a",), ("b",), ("c",)]
-            assert {type(element).__name__ for element in elements} == {"StreamRecord"}
-        with OperatorHarness(function, store=MemoryStore()) as other:
-            other.restore(elements)
-            for value in "abc":
-                other.complete(value, value.upper())
-            other.advance(1)
-            assert other.output == ["A", "B", "C"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,14 +302,6 @@ class TestWhatTheNameDoesNotTell:
         assert not caplog.records
         run_rows(times(3, []), [2], store=MemoryStore())
         assert "uses the variables calls, factor besides" in caplog.text
-
-    def test_the_object_of_a_method(self, caplog: pytest.LogCaptureFixture) -> None:
-        class Scale:
-            async def scaled(self, number: int) -> int:
-                return number
-
-        run_rows(Scale().scaled, [2], store=MemoryStore())
-        assert "the object that it is a method of" in caplog.text
 
     @pytest.mark.parametrize(
         "values",

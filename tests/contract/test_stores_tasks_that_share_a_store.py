@@ -61,17 +61,6 @@ def test_equal_arguments_are_called_once(tasks: int, options: Any, mode: str, ge
     assert not store.owners
 
 
-def test_tasks_share_the_work() -> None:
-    """Two that have the same rows are done in half the time that one needs."""
-    rows = [f"city {n}" for n in range(100)]
-    seconds = []
-    for tasks in (1, 2):
-        shared = Tasks(Counting(1.0).function, [rows] * tasks, store=LeasedStore(), capacity=5)
-        shared.run()
-        seconds.append(shared.seconds)
-    assert seconds[1] < 0.6 * seconds[0]
-
-
 def test_of_a_store_without_leases_rows_are_looked_up_again() -> None:
     """A row whose call begins long after its batch was looked up is not called if another task has paid for it."""
     rows = [f"city {n}" for n in range(40)]
@@ -111,13 +100,6 @@ def test_a_limit_is_used_up_while_calls_are_looked_up(calls_per_second: int) -> 
     assert shared.seconds < 1.05 * 3 + 0.1
 
 
-def test_many_rows_are_looked_up_again_together() -> None:
-    """Where calls are quick there is a lookup for as many as are in flight, and not for each."""
-    store = LeasedStore()
-    Tasks(Counting(0.001).function, [[f"city {n}" for n in range(2000)]], store=store, capacity=100).run()
-    assert len(store.sizes("get")) < 100
-
-
 @pytest.mark.parametrize("vectorized", [False, True])
 def test_a_failed_call_is_made_by_the_next_task(vectorized: bool) -> None:
     """A failure is handed to nobody: each task has attempts of its own."""
@@ -148,21 +130,6 @@ def test_what_a_cancelled_task_was_calling_another_calls() -> None:
     assert 15 <= shared.seconds < 15.2
 
 
-def test_what_a_failed_task_was_calling_another_calls() -> None:
-    weather = Counting(10.0)
-
-    async def fails(city: str) -> str:
-        if city == "bad":
-            await asyncio.sleep(5)
-            raise KeyError(city)
-        return str(await weather.function(city))
-
-    shared = Tasks(fails, [["oslo", "bad"], ["oslo"]], store=LeasedStore())
-    with pytest.raises(AsyncUDFError, match="bad"):
-        shared.run()
-    assert shared.engines[1].output == ["OSLO"]
-
-
 @pytest.mark.parametrize(("timeout", "waits"), [(5.0, 5.0), (None, 180.0)])
 def test_nobody_waits_longer_than_a_row_may(timeout: float | None, waits: float) -> None:
     """Where a lease does not end, a row is called after its own timeout, and has its whole time then."""
@@ -189,27 +156,6 @@ def test_a_call_that_runs_into_its_timeout_ends_its_lease() -> None:
     shared = Tasks(hangs, rows, store=LeasedStore(), timeout=10, on_error="null", capacity=1)
     assert shared.run() == [[None, "SLOW"], ["OSLO"]]
     assert calls.count("oslo") == 2
-
-
-def test_an_error_that_is_kept_is_paid_once_too() -> None:
-    calls = []
-
-    async def fails(city: str) -> str:
-        calls.append(city)
-        await asyncio.sleep(1)
-        raise LookupError(city)
-
-    store = LeasedStore(put=0.5, error_ttl=60)
-    out = Tasks(fails, [["oslo"], ["oslo"], ["oslo"]], store=store, on_error="null").run()
-    assert out == [[None]] * 3
-    assert calls == ["oslo"]
-
-
-def test_a_store_that_breaks_does_not_stop_the_calls() -> None:
-    weather, store = Counting(1.0), LeasedStore()
-    store.broken = {"get", "put"}
-    rows = [["oslo", "bergen"], ["bergen", "oslo"]]
-    assert Tasks(weather.function, rows, store=store, capacity=1).run() == [["OSLO", "BERGEN"], ["BERGEN", "OSLO"]]
 
 
 def test_batches_of_two_tasks_that_wait_for_each_other_are_called() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from asyncudf import AdaptiveCapacity, AsyncUDFError, async_pandas_udf
-from asyncudf.testing import ManualFunction, MemoryStore, OperatorHarness, run_rows
+from asyncudf.testing import MemoryStore, OperatorHarness, run_rows
 
 from ..kit.clocks import TickingClock
 from ..kit.engines import Engine
@@ -38,15 +36,6 @@ class TestDeadlines:
         assert run_rows(weather.function, ["a", "a", "b"], timeout=1, store=MemoryStore()) == ["A", "A", "B"]
         store = SlowStore(put=0.9)
         assert run_rows(Counting(0.5).function, ["a", "a"], timeout=1, store=store) == ["A", "A"]
-
-    def test_and_none_while_that_waits_in_a_batch(self) -> None:
-        with OperatorHarness(upper, store=MemoryStore(), timeout=5, on_error="null") as harness:
-            harness.put("a", "a", "b")
-            harness.advance(10)
-            harness.put("c")
-            harness.end()
-            harness.advance(10)
-            assert harness.output == ["A", "A", "B", "C"]
 
     def test_a_follower_gets_back_what_all_calls_were_paused(self) -> None:
         """As the call that it waits for does: it was late while that one had its result."""
@@ -74,35 +63,6 @@ class TestBatchesOfVectorizedFunctions:
             harness.put(*["a"] * 3)
             harness.advance(5)
             assert sorted(harness.output) == ["A", "A", "A", "A", "B"]
-
-
-class TestSlots:
-    @pytest.mark.parametrize("function", [each, ManualFunction()], ids=["generator", "function"])
-    def test_what_was_found_needs_none(self, function: Any) -> None:
-        store = MemoryStore()
-
-        async def found(city: str) -> AsyncIterator[str]:
-            yield city
-
-        found.__module__, found.__qualname__ = each.__module__, each.__qualname__
-        run_rows(found, ["oslo", "bergen"], store=store, returnType="string")
-        with OperatorHarness(each, store=store, capacity=1, output_mode="unordered", returnType="string") as harness:
-            harness.put("SLOW", "oslo", "bergen")
-            harness.advance(50)
-            assert harness.output == ["oslo", "bergen"]
-
-    def test_nor_does_a_row_that_follows_another(self) -> None:
-        weather, store = Counting(), MemoryStore()
-        run_rows(weather.function, ["kept"], store=store)
-        slow = ManualFunction()
-        slow.__module__, slow.__qualname__ = weather.function.__module__, weather.function.__qualname__
-        with OperatorHarness(slow, store=store, capacity=1, output_mode="unordered", returnType="string") as harness:
-            harness.put("slow", "slow", "kept")
-            harness.advance(1)
-            assert harness.output == ["KEPT"]
-            harness.complete("slow", "SLOW")
-            harness.advance(1)
-            assert harness.output == ["KEPT", "SLOW", "SLOW"]
 
 
 class TestResultsThatAreWritten:
@@ -136,23 +96,6 @@ class TestResultsThatAreWritten:
             harness.advance(5)
         assert harness.output == []
 
-    def test_a_result_is_passed_on_as_it_comes_back(self) -> None:
-        """Whether it was stored cannot be seen: a moment is in UTC both times."""
-        store = MemoryStore()
-
-        async def when(hour: int) -> datetime:
-            return datetime(2026, 7, 1, hour, tzinfo=timezone(timedelta(hours=2)))
-
-        runs = [run_rows(when, [5], store=store, returnType="timestamp") for _ in range(2)]
-        assert str(runs[0][0]) == str(runs[1][0]) == "2026-07-01 03:00:00+00:00"
-
-    def test_one_that_cannot_be_kept_is_told_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def odd(number: int) -> object:
-            return object()
-
-        run_rows(odd, [1, 2], store=MemoryStore())
-        assert [record.message.count("cannot be kept") for record in caplog.records] == [1]
-
     def test_one_that_landed_long_ago_is_too_old(self) -> None:
         weather = Counting(100)
         store = MemoryStore(ttl=5)
@@ -182,24 +125,6 @@ class TestResultsThatAreWritten:
 
 
 class TestKeys:
-    def test_what_a_key_function_gives_is_no_argument(self) -> None:
-        weather, store = Counting(), MemoryStore()
-        by_first = copy.copy(store)
-        by_first.key = lambda city: city[0]
-        run_rows(weather.function, ["o"], store=store)
-        assert run_rows(weather.function, ["oslo"], store=by_first) == ["OSLO"]
-
-    def test_it_may_raise_anything(self) -> None:
-        """Also what a loop over rows would take for its end."""
-
-        def key(tag: str) -> str:
-            return next(tag for _ in [tag] if tag != "none")
-
-        rows = ["a", "none", "b"]
-        for _ in range(2):
-            store = MemoryStore(key=key)
-            assert run_rows(Counting().function, rows, store=store, on_error="null") == ["A", None, "B"]
-
     def test_it_cannot_edit_the_arguments(self) -> None:
         async def first(numbers: list[int]) -> int:
             return numbers[0]

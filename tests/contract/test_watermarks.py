@@ -56,39 +56,32 @@ class TestStrategies:
     def test_a_delay_is_told_in_many_ways(self, delay: Any) -> None:
         assert marks(LATE_BY("at", delay, interval=1), [0, 0])[1] == pytest.approx(-10_000_001, abs=10)
 
-    def test_monotonous_timestamps_have_no_delay(self) -> None:
-        assert marks(BY_TIME("at", interval=1), [5, 7, 9]) == [None, 4, 6]
+    @pytest.mark.parametrize(
+        ("strategy", "at", "wanted"),
+        [
+            (BY_TIME("at", interval=3), [1, 2, 3, 4, 5, 6, 7], [*[None] * 3, *[2] * 3, 5]),
+            (BY_TIME("at"), [*range(1_500)], [*[None] * 1_000, *[998] * 500]),
+            (BY_TIME("at", interval=1), [5, 3, 5, 6, 0], [None, 4, 4, 4, 5]),
+            (BY_TIME("at", interval=1), [None, 5, None], [None, None, 4]),
+            (WatermarkStrategy.for_punctuation("at"), [None, 50, 40, 60, None], [None, None, 50, 50, 60]),
+            (WatermarkStrategy.from_column("at"), [None, None, 5, 5, 4, 9], [None, None, 5, 5, 5, 9]),
+        ],
+        ids=[
+            "every so many rows", "a thousand by default", "never backwards", "a row without a time advances nothing",
+            "after a punctuation", "a column's comes before its row",
+        ],
+    )  # fmt: skip
+    def test_where_they_come(self, strategy: WatermarkStrategy, at: list[Any], wanted: list[Any]) -> None:
+        assert marks(strategy, at, batch_size=2_000) == wanted
 
     def test_one_comes_at_each_batch_end(self) -> None:
         assert marks(BY_TIME("at"), [5, 7, 9, 8, 0], batch_size=2) == [None, None, 6, 6, 8]
-
-    def test_and_else_every_so_many_rows_at_most(self) -> None:
-        assert marks(BY_TIME("at", interval=3), [1, 2, 3, 4, 5, 6, 7]) == [*[None] * 3, *[2] * 3, 5]
-        assert marks(BY_TIME("at"), [*range(1_500)], batch_size=2_000) == [*[None] * 1_000, *[998] * 500]
-
-    def test_it_never_goes_backwards(self) -> None:
-        assert marks(BY_TIME("at", interval=1), [5, 3, 5, 6, 0]) == [None, 4, 4, 4, 5]
-
-    def test_a_row_without_a_timestamp_advances_nothing(self) -> None:
-        assert timed(BY_TIME("at", interval=1), [None, 5, None]) == [(None, None), (5, None), (None, 4)]
 
     def test_punctuation_by_flags_is_numbered(self) -> None:
         flags = [False, True, None, True, False]
         assert timed(WatermarkStrategy.for_punctuation("at"), flags, "boolean") == [
             (None, mark) for mark in (None, None, 1, 1, 2)
         ]
-
-    def test_punctuation_by_timestamps_is_the_timestamp(self) -> None:
-        at = [None, 50, 40, 60, None]
-        assert timed(WatermarkStrategy.for_punctuation("at"), at) == list(
-            zip(at, [None, None, 50, 50, 60], strict=True)
-        )
-
-    def test_per_batch_ends_every_batch(self) -> None:
-        assert marks(WatermarkStrategy.per_batch(), [None] * 5, batch_size=2) == [None, None, 1, 1, 2]
-
-    def test_from_column_the_watermark_comes_before_the_row(self) -> None:
-        assert marks(WatermarkStrategy.from_column("at"), [None, None, 5, 5, 4, 9]) == [None, None, 5, 5, 5, 9]
 
     @pytest.mark.parametrize(
         ("kind", "at", "time"),
@@ -125,32 +118,6 @@ class TestFences:
         wanted = [n for segment in segments for n in sorted(segment, key=naps.__getitem__)]
         assert column(got, "nap") == wanted
         assert [(row["n"], row["letter"]) for row in got] == [(n, "abcdefghi"[n]) for n in wanted]
-
-    @pytest.mark.parametrize("batch_size", [3, 100])
-    def test_no_row_passes_a_watermark_on_its_way_through_all_operators(self, batch_size: int) -> None:
-        async def late(n: int) -> int:
-            await asyncio.sleep(-n % 7)
-            return n
-
-        async def later(late: int) -> int:
-            await asyncio.sleep(late % 5)
-            return late
-
-        got = run_stream(
-            lambda s: (
-                s.assign_timestamps_and_watermarks(BY_TIME("n", interval=3))
-                .unordered_wait(late)
-                .filter(lambda row: row["n"] != 4)
-                .unordered_wait(later)
-            ),
-            numbers(12),
-            "n long",
-            batch_size=batch_size,
-        )
-        order = column(got, "n")
-        assert order != sorted(order), "rows do change places"
-        segments = [sorted(order[a:b]) for a, b in ((0, 3), (3, 5), (5, 8), (8, 11))]
-        assert segments == [[0, 1, 2], [3, 5], [6, 7, 8], [9, 10, 11]]
 
     @pytest.mark.parametrize("branches", [1, 2])
     def test_per_batch_follows_the_batches_of_the_source_also_on_a_branch(self, branches: int) -> None:
@@ -207,25 +174,10 @@ class TestInAChain:
             return added.ordered_wait(same, "n").process(Times(), "time bigint, mark bigint")
 
         got = run_stream(build, numbers(5), "n long")
-        assert [(row["time"], row["mark"]) for row in got] == [
-            (0, None),
-            (None, None),
-            (20, -1),
-            (30, -1),
-            (40, 29),
-        ]
+        assert [(row["time"], row["mark"]) for row in got] == [(0, None), (None, None), (20, -1), (30, -1), (40, 29)]
 
 
 class TestUnion:
-    def test_rows_of_all_branches_come_out(self) -> None:
-        got = run_stream(
-            lambda s: s.filter(lambda row: row["n"] < 2).union(s.filter(lambda row: row["n"] >= 2)), numbers(4), "n int"
-        )
-        assert sorted(column(got, "n")) == [0, 1, 2, 3]
-
-    def test_a_stream_may_be_joined_with_itself(self) -> None:
-        assert column(run_stream(lambda s: s.union(s), numbers(2), "n int"), "n") == [0, 0, 1, 1]
-
     def marks(self, build: Any, rows: list[dict[str, Any]]) -> list[Any]:
         """The watermark in force at each row; row n comes out in second n."""
 
@@ -286,17 +238,3 @@ class TestUnion:
             return s.assign_timestamps_and_watermarks(STRICT).assign_timestamps_and_watermarks(later)
 
         assert self.marks(build, numbers(3)) == [None, -6, -5]
-
-    def test_it_ends_when_its_last_input_ends(self) -> None:
-        async def slow(n: int) -> int:
-            await asyncio.sleep(5)
-            return n
-
-        async def instant(slow: int) -> int:
-            return slow
-
-        def chain(s: AsyncStream) -> AsyncStream:
-            quick = s.map(lambda row: {**row, "slow": -1}, "n int, slow int")
-            return quick.union(s.ordered_wait(slow, returnType="int")).ordered_wait(instant, returnType="bigint")
-
-        assert len(run_stream(chain, numbers(3), "n int")) == 6

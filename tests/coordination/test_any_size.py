@@ -10,15 +10,16 @@ import redis
 
 from asyncudf import RateLimit
 from asyncudf._coordination.budgets import SPEND, SharedFailures
+from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.health import HEALTH
-from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.share import SHARE, CapacityShare, prepare_shares
 from asyncudf._policies.error_budget import ErrorBudget, Failures
 from tests.kit.coordinators import (
     OnGivenTime,
     Scripts,
     Server,
-    coordinator,
+    begin_calls,
+    leased,
     linked,
     run_on_given_time,
     space_of_its_own,
@@ -29,30 +30,19 @@ pytestmark = pytest.mark.services
 TRIPS = [0.001, 0.02, 0.05, 0.3]
 
 
+@pytest.mark.usefixtures("given_time")
 @pytest.mark.parametrize("trip", TRIPS)
 @pytest.mark.parametrize("rate", [100, 1000])
-def test_a_coordinator_far_away_costs_little_of_a_rate(server: Server, rate: int, trip: float) -> None:
+async def test_a_coordinator_far_away_costs_little_of_a_rate(server: Server, rate: int, trip: float) -> None:
     """At 40 ms one task got 22 of 100 permits a second, and 22.7 of 1,000: one for each round trip, stale or nearly so.
 
     No second has more than the rate, the burst and 2%.
     """
     limit, begun = RateLimit(rate), list[float]()
-
-    async def job() -> None:
-        async with OnGivenTime(server, trip) as connection:
-            look = asyncio.Event()
-            await open_limits(connection, [("x", limit)])
-            permits = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
-            clock = asyncio.get_running_loop().time
-            while clock() < 8.0:
-                if permits.take([1.0]):
-                    begun.append(clock())
-                else:
-                    look.clear()
-                    await look.wait()
-            await permits.close()
-
-    run_on_given_time(job)
+    async with OnGivenTime(server, trip) as connection:
+        permits, look = await leased(connection, [("x", limit)])
+        await begin_calls(permits, look, begun, seconds=8.0)
+        await permits.close()
     steady = [time for time in begun if time >= 3.0]
     assert len(steady) >= (0.95 if trip < 0.1 else 0.3) * 5 * rate
     most = max(sum(begin <= one < begin + 1.0 for one in begun) for begin in begun[::10])
@@ -60,38 +50,33 @@ def test_a_coordinator_far_away_costs_little_of_a_rate(server: Server, rate: int
 
 
 @pytest.mark.parametrize("tasks", [20, 100, 400])
-def test_a_share_is_there_within_a_second(server: Server, tasks: int) -> None:
+async def test_a_share_is_there_within_a_second(connection: OnGivenTime, tasks: int) -> None:
     """The first tasks have everything at first; 100 shared 21 of 40, and of 400 none had any for twelve seconds."""
+    loop = asyncio.get_running_loop()
+    await prepare_shares(connection, ["x"])
+    flying, shares = [0] * tasks, list[CapacityShare]()
 
-    async def job() -> None:
-        async with OnGivenTime(server) as connection:
-            loop = asyncio.get_running_loop()
-            await prepare_shares(connection, ["x"])
-            flying, shares = [0] * tasks, list[CapacityShare]()
+    def begin(task: int) -> None:
+        while flying[task] < min(100, shares[task].limit):
+            flying[task] += 1
+            loop.call_later(0.05, end, task)
+        assert sum(flying) <= 40
 
-            def begin(task: int) -> None:
-                while flying[task] < min(100, shares[task].limit):
-                    flying[task] += 1
-                    loop.call_later(0.05, end, task)
-                assert sum(flying) <= 40
+    def end(task: int) -> None:
+        flying[task] -= 1
+        begin(task)
 
-            def end(task: int) -> None:
-                flying[task] -= 1
-                begin(task)
+    def add(task: int) -> None:
+        demand, wake = (lambda: (flying[task], 100)), (lambda: begin(task))
+        shares.append(CapacityShare(linked(connection, f"t{task}", wake), "x", 40, demand))
 
-            def add(task: int) -> None:
-                demand, wake = (lambda: (flying[task], 100)), (lambda: begin(task))
-                shares.append(CapacityShare(linked(connection, f"t{task}", wake), "x", 40, demand))
-
-            for task in range(tasks):
-                add(task)
-            await asyncio.sleep(1.0)
-            assert sum(share.limit > 0 for share in shares) >= min(tasks, 40)
-            await asyncio.sleep(1.0)
-            assert sum(flying) == 40
-            await asyncio.gather(*(share.close() for share in shares))
-
-    run_on_given_time(job)
+    for task in range(tasks):
+        add(task)
+    await asyncio.sleep(1.0)
+    assert sum(share.limit > 0 for share in shares) >= min(tasks, 40)
+    await asyncio.sleep(1.0)
+    assert sum(flying) == 40
+    await asyncio.gather(*(share.close() for share in shares))
 
 
 def commands(server: Server, script: str, keys: list[str], tasks: int, *arguments: object) -> float:
@@ -133,23 +118,18 @@ def test_tasks_ask_less_often_when_they_are_many(scripts: Scripts) -> None:
     assert float(scripts.run(HEALTH, 5.0, ["x", "pace"], "t", *told)[0]) <= 0.001
 
 
-def test_rows_of_a_task_that_is_run_again_count_once(server: Server) -> None:
+async def test_rows_of_a_task_that_is_run_again_count_once(connected: Coordinator) -> None:
     """An attempt failed after 34 of 100 rows had; the next one counts the same rows: 46 of 134 were told."""
-
-    async def job() -> None:
-        told: list[Failures] = []
-        async with coordinator(server, space_of_its_own()) as connection:
-            budget = ErrorBudget.of(0)
-            for part, rows, failed in [("0", 34, 12), ("0", 100, 34), ("0", 50, 20), ("1", 10, 1)]:
-                attempt = SharedFailures(linked(connection), "x", part, budget, told.append)
-                attempt.add(rows // 2, {"ValueError": failed // 2})
-                await asyncio.sleep(0.05)
-                attempt.add(rows - rows // 2, {"ValueError": failed - failed // 2})
-                await attempt.close()
-        assert [(one.rows, one.failed) for one in told[-1:]] == [(110, 35)]
-        assert told[-1].types == {"ValueError": 35}
-
-    asyncio.run(job())
+    told: list[Failures] = []
+    budget = ErrorBudget.of(0)
+    for part, rows, failed in [("0", 34, 12), ("0", 100, 34), ("0", 50, 20), ("1", 10, 1)]:
+        attempt = SharedFailures(linked(connected), "x", part, budget, told.append)
+        attempt.add(rows // 2, {"ValueError": failed // 2})
+        await asyncio.sleep(0.05)
+        attempt.add(rows - rows // 2, {"ValueError": failed - failed // 2})
+        await attempt.close()
+    assert [(one.rows, one.failed) for one in told[-1:]] == [(110, 35)]
+    assert told[-1].types == {"ValueError": 35}
 
 
 def test_a_coordinator_that_is_too_slow_is_named(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from asyncudf import RateLimit
 from asyncudf._coordination.client import LEASE
 from asyncudf._coordination.permits import GRANT, NEVER_USED, OPEN, SharedPermits, open_limits
-from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked, run_on_given_time
+from tests.kit.coordinators import OnGivenTime, Scripts, Server, begin_calls, leased, linked, run_on_given_time
 from tests.kit.thorough import examples
 
 pytestmark = pytest.mark.services
@@ -122,18 +122,15 @@ ONE = [[1.0]]
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 30])
-@pytest.mark.parametrize("lateness", [0.0, 0.01])
 @pytest.mark.parametrize("permits", [5, 50, 300, 3000])
-def test_no_second_has_too_many_and_nearly_all_are_used(
-    server: Server, permits: int, number: int, lateness: float
-) -> None:
+def test_no_second_has_too_many_and_nearly_all_are_used(server: Server, permits: int, number: int) -> None:
     """At most the rate, the burst and 2% in any second; at least 95% of the rate, though all look 10 ms late.
 
     After some seconds none has more than twice what another has, and together they ask little.
     """
     limit = RateLimit(permits)
     tasks = [Task([limit], ONE) for _ in range(number)]
-    calls = run(server, tasks, 12.0 if permits > 10 else 60.0, lateness)
+    calls = run(server, tasks, 12.0 if permits > 10 else 60.0, 0.01)
     assert worst(calls, limit) <= 1.02 * permits + limit.saved + 1e-6
     used = sum(now >= 1.0 for now, _, _ in calls) / (calls[-1][0] - 1.0)
     assert used >= 0.95 * permits
@@ -143,7 +140,7 @@ def test_no_second_has_too_many_and_nearly_all_are_used(
         assert sum(task.asked for task in tasks) <= 12 * max(12, 4 * number) + 20 * number
 
 
-@pytest.mark.parametrize("number", [2, 4, 10])
+@pytest.mark.parametrize("number", [2, 10])
 @pytest.mark.parametrize(
     ("rate", "slots", "takes"), [(400, 40, 0.052), (400, 24, 0.052), (400, 20, 0.05), (100, 20, 0.2), (3000, 90, 0.03)]
 )
@@ -169,7 +166,7 @@ def test_a_task_that_wakes_late_does_not_take_its_blocks_for_too_long(server: Se
     assert sum(now >= 2.0 for now, _, _ in calls) >= 0.8 * 400 * (calls[-1][0] - 2.0)
 
 
-@pytest.mark.parametrize("number", [1, 2, 4, 8])
+@pytest.mark.parametrize("number", [1, 2, 8])
 @pytest.mark.parametrize("permits", [25, 100])
 def test_rows_that_need_different_limits_use_both(server: Server, permits: int, number: int) -> None:
     """Every second row needs the other limit: while a task waited for the one its block of the other became stale."""
@@ -187,16 +184,6 @@ def test_low_rates_are_shared_in_turns(server: Server) -> None:
     assert worst(calls, limit) <= 2
     assert [task.begun for task in tasks] == [15] * 4
     assert sum(task.asked for task in tasks) <= 4 * 3600 / LEASE + 2 * 64
-
-
-def test_several_limits_hold_together(server: Server) -> None:
-    """100 a second and 5,000 an hour: first the one counts, then the other, and neither loses much."""
-    second, hour = RateLimit(100), RateLimit(5000, "hour")
-    tasks = [Task([second, hour], [[1.0, 1.0]]) for _ in range(3)]
-    calls = run(server, tasks, 1800.0)
-    assert worst(calls, second, 0) <= 1.02 * 100 + second.saved
-    assert worst(calls, hour, 1) <= 1.02 * 5000 + hour.saved
-    assert len(calls) >= 0.95 * (2500 + hour.saved)
 
 
 def test_who_waits_for_one_limit_keeps_little_of_another_from_others(server: Server) -> None:
@@ -229,14 +216,6 @@ def test_calls_of_different_costs(server: Server) -> None:
     calls = run(server, tasks, 600.0)
     assert worst(calls, limit) <= 1.02 * 60_000 + 3 * 2500
     assert sum(cost for _, _, (cost,) in calls) >= 0.95 * 600_000
-
-
-def test_the_burst_is_there_after_a_quiet_time_and_only_once(server: Server) -> None:
-    """Whoever comes first has it."""
-    limit = RateLimit(10, burst=50)
-    tasks = [Task([limit], ONE) for _ in range(5)]
-    calls = run(server, tasks, 0.05)
-    assert len(calls) == 50
 
 
 def granted(scripts: Scripts, now: float, saved: float = 0.1) -> tuple[str, float, float]:
@@ -274,28 +253,15 @@ def test_what_is_given_back_twice_is_free_once(scripts: Scripts) -> None:
     assert granted(scripts, START)[1:] == pytest.approx((second[2], second[2] + 0.1), abs=1e-5)
 
 
-async def begin_some(permits: SharedPermits, look: asyncio.Event, calls: int, begun: list[float]) -> None:
-    """Begin so many calls, each as soon as it may, and note when they began."""
-    clock = asyncio.get_running_loop().time
-    while calls:
-        if permits.take([1.0]):
-            begun.append(clock())
-            calls -= 1
-            continue
-        look.clear()
-        await look.wait()
-
-
 def begin_all(server: Server, limit: RateLimit, calls: Sequence[int], end: str, seconds: float) -> list[float]:
     """When the calls of tasks began, each of which has so many; afterwards a task closes, is cancelled or lives on."""
     begun = list[float]()
 
     async def task(connection: OnGivenTime, number: int) -> None:
-        look = asyncio.Event()
         await asyncio.sleep(0.002 * number)
-        permits = SharedPermits(linked(connection, "t", look.set), [("x", limit)])
+        permits, look = await leased(connection, [("x", limit)], is_open=False)
         try:
-            await begin_some(permits, look, calls[number], begun)
+            await begin_calls(permits, look, begun, calls=calls[number])
             if end != "closes":
                 await asyncio.sleep(0.0 if end == "is cancelled" else seconds)
                 raise asyncio.CancelledError
@@ -314,7 +280,7 @@ def begin_all(server: Server, limit: RateLimit, calls: Sequence[int], end: str, 
     return begun
 
 
-@pytest.mark.parametrize("calls", [[50, 50], [1, 149], [75, 75], [30] * 5, [10, 100, 1, 3, 36]])
+@pytest.mark.parametrize("calls", [[1, 149], [75, 75], [10, 100, 1, 3, 36]])
 @pytest.mark.parametrize("end", ["closes", "is cancelled", "lives on"])
 def test_what_one_task_does_not_use_another_has(server: Server, calls: list[int], end: str) -> None:
     """Also if the other waits already, and while the first one lives on without a call.
@@ -358,14 +324,13 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize(("limits", "costs", "rate"), PAIRS)
 def test_tokens_and_requests_lose_little(
-    server: Server, limits: Sequence[RateLimit], costs: Sequence[Sequence[float]], rate: float, number: int
+    server: Server, limits: Sequence[RateLimit], costs: Sequence[Sequence[float]], rate: float
 ) -> None:
     """While tasks waited for permits of one limit those of the other got stale: 30% of the rate was lost."""
     seconds = 60.0 if rate < 100 else 20.0
-    calls = run(server, [Task(limits, costs) for _ in range(number)], seconds, 0.01)
+    calls = run(server, [Task(limits, costs) for _ in range(4)], seconds, 0.01)
     assert sum(now >= 5.0 for now, _, _ in calls) >= 0.95 * (seconds - 5.0) * rate
     for which, limit in enumerate(limits):
         assert worst(calls, limit, which) <= 1.02 * limit.permits + max(limit.saved, *(one[which] for one in costs))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf._coordination.health import SharedHealth
-from tests.kit.coordinators import OnGivenTime, Server, linked, run_on_given_time
+from tests.kit.coordinators import OnGivenTime, Server, linked
 from tests.kit.engines import run_tasks
 from tests.kit.errors import is_of_the_task
 from tests.kit.limited import ThrottledError, now
@@ -66,18 +66,13 @@ def test_a_call_of_one_task_keeps_the_others(server: Server, together: bool) -> 
     assert isinstance(other, BaseException) is not together
 
 
-def test_a_call_of_a_task_that_ends_at_once_keeps_the_others(server: Server) -> None:
+async def test_a_call_of_a_task_that_ends_at_once_keeps_the_others(connection: OnGivenTime) -> None:
     """It tells so with its last message: a job may have thousands of tasks that are done sooner than they ask again."""
-
-    async def job() -> None:
-        async with OnGivenTime(server) as connection:
-            other = SharedHealth(linked(connection, "other"), "x", None)
-            short = SharedHealth(linked(connection, "short"), "x", None)
-            await asyncio.sleep(0.1)
-            accepted = short.accepted = now()
-            await short.close()
-            await asyncio.sleep(0.5)
-            assert other.accepted_elsewhere == pytest.approx(accepted, abs=0.01)
-            await other.close()
-
-    run_on_given_time(job)
+    other = SharedHealth(linked(connection, "other"), "x", None)
+    short = SharedHealth(linked(connection, "short"), "x", None)
+    await asyncio.sleep(0.1)
+    accepted = short.accepted = now()
+    await short.close()
+    await asyncio.sleep(0.5)
+    assert other.accepted_elsewhere == pytest.approx(accepted, abs=0.01)
+    await other.close()

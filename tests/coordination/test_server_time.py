@@ -39,11 +39,3 @@ def test_a_clock_that_is_set_is_believed_at_once(step: float) -> None:
         time.update(float(number), number + 1000.0, number + 0.001)
     time.update(20.0, 1020.0 + step, 20.001)
     assert time.ours(1020.0 + step) == pytest.approx(20.001, abs=1e-6)
-
-
-def test_a_slow_answer_does_not_spoil_what_is_known() -> None:
-    """The loop was blocked for a second when it came: the difference is still that of the fast ones."""
-    time = ServerTime()
-    time.update(0.0, 1000.0, 0.002)
-    time.update(1.0, 1001.0, 2.0)
-    assert time.ours(1001.0) == pytest.approx(1.002, abs=0.001)

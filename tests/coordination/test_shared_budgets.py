@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._coordination.budgets import KEEP_NAMED, LEASE, Ledger, SharedBudget
-from asyncudf._coordination.client import TaskLink
+from asyncudf._coordination.client import Coordinator, TaskLink
 from asyncudf._stores.ledgers import ledger_of
 from tests.kit import engines
-from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, run_on_given_time, space_of_its_own
+from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks
 
 pytestmark = pytest.mark.services
@@ -66,26 +66,21 @@ def test_tasks_spend_all_but_less_than_a_call_and_never_more(server: Server, tot
     assert total - 1.0 < spent <= total
 
 
-def test_a_task_that_dies_loses_what_it_had_reserved(server: Server) -> None:
+async def test_a_task_that_dies_loses_what_it_had_reserved(connected: Coordinator) -> None:
     """And no more than as much again, which it may hold for its next calls."""
-
-    async def job() -> None:
-        async with coordinator(server, space_of_its_own()) as connection:
-            woken, other = asyncio.Event(), asyncio.Event()
-            dead = budget_of(linked(connection, "dead", woken.set), 100.0)
-            while not dead.ask(3.0):
-                await woken.wait()
-                woken.clear()
-            dead.reserve(3.0)
-            dead._task.cancel()  # it is never heard of again
-            alive = budget_of(linked(connection, "alive", other.set), 100.0)
-            while not alive.ask(90.0):
-                await other.wait()
-                other.clear()
-            assert alive.spent_by_all == 0.0
-            await alive.close()
-
-    asyncio.run(job())
+    woken, other = asyncio.Event(), asyncio.Event()
+    dead = budget_of(linked(connected, "dead", woken.set), 100.0)
+    while not dead.ask(3.0):
+        await woken.wait()
+        woken.clear()
+    dead.reserve(3.0)
+    dead._task.cancel()  # it is never heard of again
+    alive = budget_of(linked(connected, "alive", other.set), 100.0)
+    while not alive.ask(90.0):
+        await other.wait()
+        other.clear()
+    assert alive.spent_by_all == 0.0
+    await alive.close()
     assert LEASE == 60.0
 
 
@@ -135,44 +130,42 @@ async def reserve(budget: SharedBudget, woken: asyncio.Event, need: float) -> bo
 
 
 @pytest.mark.parametrize("has_ledger", [True, False])
-def test_a_coordinator_that_forgets_grants_nothing_twice(server: Server, tmp_path: Path, *, has_ledger: bool) -> None:
+async def test_a_coordinator_that_forgets_grants_nothing_twice(
+    connection: OnGivenTime, tmp_path: Path, *, has_ledger: bool
+) -> None:
     """Tasks that have ended spent 6 of 10, and the one at work 1 and has 1 in flight: 8 when the memory was lost."""
     store = ResultStore.disk(str(tmp_path)) if has_ledger else None
+    async with ledger_of(store, "b") as ledger:
 
-    async def job() -> None:
-        async with OnGivenTime(server) as connection, ledger_of(store, "b") as ledger:
+        def begun(task: str) -> tuple[SharedBudget, asyncio.Event]:
+            woken = asyncio.Event()
+            return budget_of(linked(connection, task, woken.set), 10.0, ledger), woken
 
-            def begun(task: str) -> tuple[SharedBudget, asyncio.Event]:
-                woken = asyncio.Event()
-                return budget_of(linked(connection, task, woken.set), 10.0, ledger), woken
-
-            for number in range(2):
-                budget, woken = begun(f"ended {number}")
-                for _ in range(3):
-                    assert await reserve(budget, woken, 1.0)
-                    budget.settle(1.0, 1.0)
-                await budget.close()
-            budget, woken = begun("at work")
-            assert await reserve(budget, woken, 1.0)
-            budget.settle(1.0, 1.0)
-            assert await reserve(budget, woken, 1.0)
-            await asyncio.sleep(5)
-            connection.on_given_time.forget()
-            await asyncio.sleep(5)
-            budget.settle(1.0, 1.0)
-            other, other_woken = begun("new")
-            made = 0
-            while await reserve(other, other_woken, 1.0):
-                other.settle(1.0, 1.0)
-                made += 1
-            assert made in (1, 2), "the call in flight may count twice"
-            assert budget.spent_by_all >= 8.0
+        for number in range(2):
+            budget, woken = begun(f"ended {number}")
+            for _ in range(3):
+                assert await reserve(budget, woken, 1.0)
+                budget.settle(1.0, 1.0)
             await budget.close()
-            await other.close()
-            if ledger is not None:
-                assert 9.0 <= await ledger.spent_before("next run") <= 11.0
-
-    run_on_given_time(job)
+        budget, woken = begun("at work")
+        assert await reserve(budget, woken, 1.0)
+        budget.settle(1.0, 1.0)
+        assert await reserve(budget, woken, 1.0)
+        await asyncio.sleep(5)
+        connection.on_given_time.forget()
+        await asyncio.sleep(5)
+        budget.settle(1.0, 1.0)
+        other, other_woken = begun("new")
+        made = 0
+        while await reserve(other, other_woken, 1.0):
+            other.settle(1.0, 1.0)
+            made += 1
+        assert made in (1, 2), "the call in flight may count twice"
+        assert budget.spent_by_all >= 8.0
+        await budget.close()
+        await other.close()
+        if ledger is not None:
+            assert 9.0 <= await ledger.spent_before("next run") <= 11.0
 
 
 class Broken:
@@ -192,65 +185,48 @@ class Broken:
 
 
 @pytest.mark.parametrize("seconds", [20.0, 60.0])
-def test_no_call_begins_before_the_ledger_is_written(server: Server, seconds: float) -> None:
+async def test_no_call_begins_before_the_ledger_is_written(connection: OnGivenTime, seconds: float) -> None:
     """It may be away as long as the coordinator; then the job ends and says why."""
-
-    async def job() -> None:
-        errors: list[BaseException] = []
-        woken = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        async with OnGivenTime(server) as connection:
-            ledger = Broken(seconds)
-            budget = budget_of(
-                linked(connection, "t", woken.set, lambda e: errors.append(e) or woken.set()), 10.0, ledger
-            )  # type: ignore[func-returns-value]
-            assert not budget.ask(1.0)
-            await woken.wait()
-            if seconds < 30.0:
-                assert seconds <= loop.time() < seconds + 3
-                assert budget.ask(1.0)
-                assert ledger.written == 1.0
-            else:
-                (error,) = errors
-                assert isinstance(error, FatalError)
-                assert "could not be kept in the store= for 30 s" in str(error)
-                assert "OSError: no space" in str(error)
-                assert "secret" not in str(error)
-                assert not budget.ask(1.0)
-            await budget.close()
-
-    run_on_given_time(job)
+    errors: list[BaseException] = []
+    woken = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ledger = Broken(seconds)
+    budget = budget_of(linked(connection, "t", woken.set, lambda e: errors.append(e) or woken.set()), 10.0, ledger)  # type: ignore[func-returns-value]
+    assert not budget.ask(1.0)
+    await woken.wait()
+    if seconds < 30.0:
+        assert seconds <= loop.time() < seconds + 3
+        assert budget.ask(1.0)
+        assert ledger.written == 1.0
+    else:
+        (error,) = errors
+        assert isinstance(error, FatalError)
+        assert "could not be kept in the store= for 30 s" in str(error)
+        assert "OSError: no space" in str(error)
+        assert "secret" not in str(error)
+        assert not budget.ask(1.0)
+    await budget.close()
 
 
-def test_a_budget_with_a_name_outlives_a_night(server: Server) -> None:
+async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) -> None:
     """It was forgotten after an hour, and then spent again."""
-
-    async def job() -> None:
-        async with OnGivenTime(server) as connection:
-            for number, expected in enumerate([True, False]):
-                woken = asyncio.Event()
-                link = linked(connection, f"t{number}", woken.set)
-                keys = [link.key("budget", "x"), link.key("holders", "x")]
-                budget = SharedBudget(link, keys, 3.0, keep=KEEP_NAMED)
-                assert await reserve(budget, woken, 2.0) is expected
-                await budget.close()
-                await asyncio.sleep(12 * 3600)
-
-    run_on_given_time(job)
+    for number, expected in enumerate([True, False]):
+        woken = asyncio.Event()
+        link = linked(connection, f"t{number}", woken.set)
+        keys = [link.key("budget", "x"), link.key("holders", "x")]
+        budget = SharedBudget(link, keys, 3.0, keep=KEEP_NAMED)
+        assert await reserve(budget, woken, 2.0) is expected
+        await budget.close()
+        await asyncio.sleep(12 * 3600)
 
 
-def test_small_calls_of_a_large_budget_are_asked_for(server: Server) -> None:
+async def test_small_calls_of_a_large_budget_are_asked_for(connected: Coordinator) -> None:
     """A call of less than a billionth of the budget was never counted."""
-
-    async def job() -> None:
-        async with coordinator(server, space_of_its_own()) as connection:
-            woken = asyncio.Event()
-            budget = budget_of(linked(connection, "t", woken.set), 1e10)
-            assert not budget.ask(1.0)
-            assert await reserve(budget, woken, 1.0)
-            await budget.close()
-
-    asyncio.run(job())
+    woken = asyncio.Event()
+    budget = budget_of(linked(connected, "t", woken.set), 1e10)
+    assert not budget.ask(1.0)
+    assert await reserve(budget, woken, 1.0)
+    await budget.close()
 
 
 def test_functions_that_share_two_budgets_do_not_wait_in_a_circle(server: Server) -> None:
@@ -290,14 +266,11 @@ def test_permits_that_calls_have_not_used_are_there_for_the_one_that_waits(
     assert max(sum(100 for one in begun if first <= one < first + 1) for first in begun) <= 5000 + 400 + 100
 
 
-def test_a_store_of_an_executor_keeps_no_ledger() -> None:
-    async def job() -> None:
-        async with ledger_of(ResultStore.executor(max_bytes=2**24), "b") as ledger:
-            assert ledger is None
-        async with ledger_of(None, "b") as ledger:
-            assert ledger is None
-
-    asyncio.run(job())
+async def test_a_store_of_an_executor_keeps_no_ledger() -> None:
+    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b") as ledger:
+        assert ledger is None
+    async with ledger_of(None, "b") as ledger:
+        assert ledger is None
 
 
 def test_an_older_answer_does_not_replace_a_younger_one(server: Server, tmp_path: Path) -> None:

@@ -29,12 +29,6 @@ def ask(scripts: Scripts) -> Ask:
     return asked
 
 
-def test_who_is_alone_has_all(ask: Ask) -> None:
-    """As much as it wants, of what there is."""
-    assert ask("a", 0.0, 0, 10) == 10
-    assert ask("a", 0.1, 10, 100) == 40
-
-
 def test_the_second_gets_its_half_as_the_first_lets_go(ask: Ask) -> None:
     """The first is told at once to begin no more; what it still has in flight is not given away."""
     assert ask("a", 0.0, 0, 100) == 40

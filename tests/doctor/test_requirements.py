@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor.packages import _counts, as_line, fits, required_of, version_of
+from asyncudf._doctor.packages import _counts, fits, required_of, version_of
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,7 @@ from asyncudf._doctor.packages import _counts, as_line, fits, required_of, versi
     ],
 )
 def test_bounds_of_odd_versions(version, bounds, expected):
-    """What is early counts as what it will be."""
     assert fits(version, bounds) is expected
-
-
-def test_a_requirement_shows_as_people_write_it():
-    """It can be given to pip."""
-    assert as_line(Requirement('pyspark[connect]<5,>=4.1; extra == "x"')) == "pyspark[connect]>=4.1,<5"
 
 
 @pytest.mark.parametrize(
@@ -44,11 +38,9 @@ def test_a_requirement_shows_as_people_write_it():
     ],
 )
 def test_what_counts_here(line, always, with_extra):
-    """On this platform, and an extra has only what it adds."""
     assert (_counts(Requirement(line), ""), _counts(Requirement(line), "b")) == (always, with_extra)
 
 
 def test_a_package_that_is_not_there():
-    """It has no version and asks for nothing."""
     assert version_of("no-such-package-anywhere") == ""
     assert required_of("no-such-package-anywhere") == []

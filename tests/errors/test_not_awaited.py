@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncFunction, AsyncUDFError, ResultError, RetryStrategy, RuntimeContext
+from asyncudf import AsyncFunction, ResultError, RetryStrategy, RuntimeContext
 from asyncudf.testing import run_rows
 from tests.kit.costs import python_calls
 from tests.kit.errors import raised
@@ -167,7 +167,3 @@ def test_a_row_whose_result_was_not_awaited_follows_its_policy() -> None:
 
     retry = RetryStrategy.fixed_delay(attempts=3, delay=1)
     assert run_rows(context_tells, [1], retry=retry, returnType="int") == [1]
-
-
-def test_all_that_a_task_fails_with_is_an_error_of_the_library() -> None:
-    assert isinstance(raised(lambda: run_rows(forgets, [1])), AsyncUDFError)

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from asyncudf import FunctionError, RetryStrategy, async_pandas_udf
-from asyncudf._functions.annotations import UnknownTypeError, Vector, from_annotation
+from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf._functions.signature import FunctionKind
 from asyncudf._spark.types import parsed_offline, to_json
 from asyncudf.testing import OperatorHarness, run_rows, run_stream
@@ -52,33 +52,16 @@ class TestDecorator:
         assert inspect.iscoroutinefunction(call.__wrapped__)
         assert run_rows(call, [1]) == [2]
 
-    def test_with_empty_parentheses(self) -> None:
-        """`@async_pandas_udf()` infers the type as well."""
-
-        @async_pandas_udf()
-        async def call(x: int) -> int:
-            return x
-
-        assert call.spec.returns == "bigint"
-
-    def test_the_return_type_comes_first(self) -> None:
-        """By position, as in `pandas_udf`, with options behind it."""
-
-        @async_pandas_udf("temp double, sky string", capacity=5)
-        async def call(x: int) -> dict[str, Any]:
-            return {"temp": 1.0, "sky": "clear"}
-
-        assert call.returns == "temp double, sky string"
-        assert call.options.capacity == 5
-
-    def test_as_a_function(self) -> None:
-        """`async_pandas_udf(f, type)` is the same as the decorator."""
+    def test_with_parentheses_and_as_a_function(self) -> None:
+        """The return type comes first, as in `pandas_udf`, with options behind it; without one it is inferred."""
 
         async def call(x: int) -> int:
             return x
 
-        assert async_pandas_udf(call, "int").returns == "int"
-        assert async_pandas_udf(call, returnType="int").returns == "int"
+        declared = async_pandas_udf("temp double, sky string", capacity=5)(call)
+        assert (declared.returns, declared.options.capacity) == ("temp double, sky string", 5)
+        assert async_pandas_udf()(call).spec.returns == "bigint"
+        assert async_pandas_udf(call, "int").returns == async_pandas_udf(call, returnType="int").returns == "int"
 
     def test_with_options_changes_a_copy(self) -> None:
         @async_pandas_udf("int", retry=RetryStrategy.fixed_delay(2, 1.0))
@@ -115,13 +98,6 @@ class TestKinds:
 
         spec = async_pandas_udf(functools.partial(add, b=1), "int").spec
         assert (spec.name, spec.kind, spec.required) == ("add", FunctionKind.COROUTINE, 1)
-
-    def test_vectors_are_told_from_the_annotations(self) -> None:
-        async def call(a: pd.Series, b: pd.DataFrame, c: pa.Array, d: pa.StringArray) -> pd.Series:
-            return a
-
-        spec = async_pandas_udf(call, "int").spec
-        assert spec.vectors == (Vector.SERIES, Vector.FRAME, Vector.ARRAY, Vector.ARRAY)
 
     def test_a_vectorized_def_runs_in_a_thread(self) -> None:
         def double(x: pd.Series) -> pd.Series:
@@ -162,13 +138,6 @@ def test_a_type_is_inferred_from_its_annotation(hint: Any, ddl: str) -> None:
 def test_an_annotation_that_does_not_say_enough(hint: Any) -> None:
     with pytest.raises(UnknownTypeError, match=f"no Spark type for {re.escape(repr(hint))}"):
         from_annotation(hint)
-
-
-def test_a_generator_is_typed_by_what_it_yields() -> None:
-    async def call(x: int) -> AsyncIterator[Weather]:
-        yield Weather(1.0, None)
-
-    assert async_pandas_udf(call).spec.returns == "struct<temp:double,sky:string>"
 
 
 def field(name: str, spark_type: Any, nullable: bool = True) -> dict[str, Any]:

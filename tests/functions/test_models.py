@@ -252,6 +252,7 @@ class TestResults:
 
         assert results(f) == [PLAIN]
         assert run_rows(f, [1]) == [GOOD], "the test kit gives back what the function has returned"
+        assert run_rows(f, [1], as_column=True) == [PLAIN]
 
     def test_of_generators_and_for_each_row(self) -> None:
         async def many(x: int) -> AsyncIterator[Part]:
@@ -322,6 +323,91 @@ class TestResults:
             return Odd(name="x")
 
         assert results(f) == [{"name": "x", "price": None}]
+
+    def test_what_a_model_serializes_as_can_be_declared(self) -> None:
+        """A computed field was missing and a field unknown that only its alias names, for all rows."""
+
+        class Box(pydantic.BaseModel):
+            side: int
+            colour: str = pydantic.Field(default="red", serialization_alias="color")
+            secret: str = pydantic.Field(default="key", exclude=True)
+
+            @pydantic.computed_field(alias="size")  # type: ignore[prop-decorator]
+            @property
+            def area(self) -> int:
+                return self.side**2
+
+        async def box(x: int) -> Any:
+            return Box(side=x)
+
+        async def typed(x: int) -> Box:
+            return Box(side=x)
+
+        def give(declared: Any, function: Any = box) -> Any:
+            return run_rows(function, [3], returnType=declared, as_column=True)
+
+        assert give("side int, area int, color string") == [{"side": 3, "area": 9, "color": "red"}]
+        assert give("side int, size int, colour string") == [{"side": 3, "size": 9, "colour": "red"}]
+        assert give("side int, colour string, secret string") == [{"side": 3, "colour": "red", "secret": "key"}]
+        assert give(None, typed) == [{"side": 3, "colour": "red"}], "no computed field, and none that is excluded"
+        with pytest.raises(ResultError, match="unknown field 'colour'"):
+            give("side int")
+
+    def test_a_serializer_of_the_whole_model_says_what_its_fields_are(self) -> None:
+        class Point(pydantic.BaseModel):
+            x: int
+
+            @pydantic.model_serializer
+            def both(self) -> dict[str, int]:
+                return {"left": self.x, "right": -self.x}
+
+        async def point(x: int) -> Any:
+            return Point(x=x)
+
+        assert run_rows(point, [3], returnType="left int, right int", as_column=True) == [{"left": 3, "right": -3}]
+        assert run_rows(point, [3], returnType="x int", as_column=True) == [{"x": 3}]
+
+    def test_a_name_is_never_the_alias_of_another_field(self) -> None:
+        """The field of that name had the other one's value."""
+
+        class Both(pydantic.BaseModel):
+            new: int = 1
+            old: int = pydantic.Field(default=2, serialization_alias="new")
+
+        async def both(x: int) -> Any:
+            return Both()
+
+        assert run_rows(both, [3], returnType="new int", extra_fields="drop") == [{"new": 1}]
+
+    def test_a_serializer_that_gives_no_fields_is_not_asked_for_them(self) -> None:
+        class Name(pydantic.BaseModel):
+            first: str
+
+            @pydantic.model_serializer
+            def text(self) -> str:
+                return self.first
+
+        async def name(x: int) -> Any:
+            return Name(first="Ada")
+
+        with pytest.raises(ResultError, match="missing field 'last'"):
+            run_rows(name, [3], returnType="first string, last string")
+
+    def test_a_computed_field_that_raises_fails_its_row(self) -> None:
+        class Ratio(pydantic.BaseModel):
+            x: int
+
+            @pydantic.computed_field  # type: ignore[prop-decorator]
+            @property
+            def inverse(self) -> float:
+                return 1 / self.x
+
+        async def ratio(x: int) -> Any:
+            return Ratio(x=x)
+
+        declared = "x int, inverse double"
+        got = run_rows(ratio, [0, 2], returnType=declared, on_error="null", as_column=True)
+        assert got == [None, {"x": 2, "inverse": 0.5}]
 
     def test_another_model_does_not_fit(self) -> None:
         async def f(x: int) -> Review:

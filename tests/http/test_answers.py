@@ -10,7 +10,7 @@ import html
 import json
 import pickle
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -35,21 +35,13 @@ from tests.kit.http_services import Handler, serving
 pytestmark = pytest.mark.services
 
 
-def asked(url: str, use: Callable[[aiohttp.ClientSession], Awaitable[Any]], **options: Any) -> Any:
-    async def main() -> Any:
-        async with session(url, **options)() as client:
-            return await use(client)
-
-    return asyncio.run(main())
-
-
 def error_of(handler: Handler, path: str = "/", **request: Any) -> HTTPStatusError:
-    async def use(client: aiohttp.ClientSession) -> Any:
-        async with client.get(path, **request) as response:
+    async def ask() -> None:
+        async with session(url)() as client, client.get(path, **request) as response:
             await raise_for_status(response)
 
     with serving(handler) as url, pytest.raises(HTTPStatusError) as caught:
-        asked(url, use)
+        asyncio.run(ask())
     return caught.value
 
 
@@ -70,13 +62,28 @@ ANSWERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    with serving(as_asked) as url:
+        yield url
+
+
 @pytest.mark.parametrize(("status", "headers", "kind", "wait"), ANSWERS)
-def test_answers_are_told_apart(
-    status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None
+async def test_answers_are_told_apart_as_those_of_other_clients(
+    service: str, status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None
 ) -> None:
-    error = error_of(as_asked, f"/{status}", params=headers)
-    assert (type(error), error.status, error.retry_after, error.body) == (kind, status, wait, "so it is")
-    assert isinstance(error, AsyncUDFError)
+    """aiohttp's own exception and ours tell the same of the row and of the service."""
+    async with session(service)() as client, client.get(f"/{status}", params=headers) as response:
+        with pytest.raises(HTTPStatusError) as by_us:
+            await raise_for_status(response)
+        with pytest.raises(aiohttp.ClientResponseError) as by_aiohttp:
+            response.raise_for_status()
+    ours, theirs = by_us.value, by_aiohttp.value
+    assert (type(ours), ours.status, ours.retry_after, ours.body) == (kind, status, wait, "so it is")
+    assert isinstance(ours, AsyncUDFError)
+    assert (facts_of(ours), is_retryable(ours)) == (facts_of(theirs), is_retryable(theirs))
+    assert (facts_of(ours).outcome == "throttled") == (kind is ThrottledError)
+    assert is_retryable(ours) == (kind is not PermanentError)
 
 
 @pytest.mark.parametrize(
@@ -123,51 +130,11 @@ def test_the_wait_may_be_in_the_body(status: int, delay: Any, wait: float | None
     assert error_of(answer).retry_after == wait
 
 
-def test_a_used_up_quota_ends_the_job() -> None:
-    asked = 0
-
-    async def answer(request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
-        return web.json_response({"error": {"code": "insufficient_quota"}}, status=429)
-
-    async def title(key: str, client: aiohttp.ClientSession) -> str:
-        async with client.get(key) as response:
-            await raise_for_status(response)
-            return await response.text()
-
-    with serving(answer) as url, task_fails(r"used up \(insufficient_quota\).*PermanentError: 429"):
-        run_rows(title, ["a"] * 100, capacity=5, clock="real", on_error="null", resources={"client": session(url)})
-    assert asked <= 10
-
-
-@pytest.mark.parametrize(("status", "headers", "kind", "wait"), ANSWERS)
-def test_what_reads_errors_of_all_clients_sees_the_same(
-    status: int, headers: dict[str, str], kind: type[HTTPStatusError], wait: float | None
-) -> None:
-    """aiohttp's own exception and ours tell the same of the row and of the service."""
-
-    async def use(client: aiohttp.ClientSession) -> Any:
-        async with client.get(f"/{status}", params=headers) as response:
-            response.raise_for_status()
-
-    with serving(as_asked) as url, pytest.raises(aiohttp.ClientResponseError) as caught:
-        asked(url, use)
-    ours, theirs = error_of(as_asked, f"/{status}", params=headers), caught.value
-    assert (facts_of(ours), is_retryable(ours)) == (facts_of(theirs), is_retryable(theirs))
-    assert (facts_of(ours).outcome == "throttled") == (kind is ThrottledError)
-    assert is_retryable(ours) == (kind is not PermanentError)
-
-
 @pytest.mark.parametrize("status", [200, 204, 301, 304])
-def test_an_answer_that_is_none_of_them_is_left_alone(status: int) -> None:
-    async def use(client: aiohttp.ClientSession) -> str:
-        async with client.get(f"/{status}", allow_redirects=False) as response:
-            await raise_for_status(response)
-            return await response.text()
-
-    with serving(as_asked) as url:
-        assert asked(url, use) == ("so it is" if status in (200, 301) else "")
+async def test_an_answer_that_is_none_of_them_is_left_alone(service: str, status: int) -> None:
+    async with session(service)() as client, client.get(f"/{status}", allow_redirects=False) as response:
+        await raise_for_status(response)
+        assert await response.text() == ("so it is" if status in (200, 301) else "")
 
 
 def test_the_message_says_what_was_asked_and_answered_without_secrets() -> None:
@@ -218,22 +185,6 @@ def test_nor_as_basic_has_them(both: str, body: str) -> None:
     assert error_of(basic, headers=headers).body == body
 
 
-async def latin(request: web.Request) -> web.Response:
-    return web.Response(status=500, body="schlüssel".encode("latin-1"), content_type="text/plain", charset="latin-1")
-
-
-async def wide(request: web.Request) -> web.Response:
-    return web.Response(status=500, body="schlüssel".encode("utf-16"), content_type="text/plain", charset="utf-16")
-
-
-async def long(request: web.Request) -> web.Response:
-    return web.Response(status=500, body="é".encode() * 1_000_000)
-
-
-async def binary(request: web.Request) -> web.Response:
-    return web.Response(status=500, body=b"\x89PNG\0\xff\xfe\r\n")
-
-
 async def half(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(status=500, headers={"Content-Length": "100"})
     await response.prepare(request)
@@ -243,35 +194,35 @@ async def half(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def odd_charset(request: web.Request) -> web.Response:
-    return web.Response(status=500, body=b"caf\xe9 \x1b[31m", headers={"Content-Type": "text/plain; charset=hex"})
-
-
 @pytest.mark.parametrize(
-    ("handler", "body"),
+    ("sent", "charset", "body"),
     [
-        (latin, "schlüssel"),
-        (wide, "schlüssel"),
-        (long, f"{'é' * 297}..."),
-        (binary, ""),
-        (half, "half of"),
-        (odd_charset, "caf\ufffd [31m"),
+        ("schlüssel".encode("latin-1"), "latin-1", "schlüssel"),
+        ("schlüssel".encode("utf-16"), "utf-16", "schlüssel"),
+        ("é".encode() * 1_000_000, None, f"{'é' * 297}..."),
+        (b"\x89PNG\0\xff\xfe\r\n", None, ""),
+        (b"caf\xe9 \x1b[31m", "hex", "caf\ufffd [31m"),
     ],
-    ids=["latin-1", "utf-16", "long", "binary", "half", "odd charset"],
+    ids=["latin-1", "utf-16", "long", "binary", "odd charset"],
 )
-def test_whatever_the_body_is_one_line_of_it_is_shown(handler: Handler, body: str) -> None:
+def test_whatever_the_body_is_one_line_of_it_is_shown(sent: bytes, charset: str | None, body: str) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        headers = {"Content-Type": f"text/plain; charset={charset}"} if charset else {}
+        return web.Response(status=500, body=sent, headers=headers)
+
     error = error_of(handler)
     assert (type(error), error.body) == (RetryableError, body)
 
 
-def test_a_body_that_was_read_already_is_shown_too() -> None:
-    async def use(client: aiohttp.ClientSession) -> Any:
-        async with client.get("/500") as response:
-            assert await response.text() == "so it is"
-            await raise_for_status(response)
+def test_half_of_a_body_is_shown_too() -> None:
+    assert error_of(half).body == "half of"
 
-    with serving(as_asked) as url, pytest.raises(RetryableError, match=r": so it is$"):
-        asked(url, use)
+
+async def test_a_body_that_was_read_already_is_shown_too(service: str) -> None:
+    async with session(service)() as client, client.get("/500") as response:
+        assert await response.text() == "so it is"
+        with pytest.raises(RetryableError, match=r": so it is$"):
+            await raise_for_status(response)
 
 
 class Stalls:
@@ -299,21 +250,18 @@ def test_a_server_that_cannot_say_why_does_not_hold_the_slot(monkeypatch: pytest
     assert stalls.hung_up.wait(60)
 
 
-def test_a_call_that_is_cancelled_while_it_reads_hangs_up() -> None:
+async def test_a_call_that_is_cancelled_while_it_reads_hangs_up() -> None:
     """The answer was made without `async with`, so nobody else would."""
     stalls = Stalls()
-
-    async def use(client: aiohttp.ClientSession) -> Any:
-        response = await client.get("/")
-        task = asyncio.create_task(raise_for_status(response))
-        await asyncio.to_thread(stalls.began.wait)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await asyncio.to_thread(stalls.hung_up.wait, 60)
-
     with serving(stalls.answer) as url:
-        asked(url, use)
+        async with session(url)() as client:
+            response = await client.get("/")
+            task = asyncio.create_task(raise_for_status(response))
+            await asyncio.to_thread(stalls.began.wait)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(stalls.hung_up.wait, 60)
 
 
 @pytest.mark.parametrize(("size", "connections"), [(0, 1), (1000, 1), (10_000_000, 5)])
@@ -337,29 +285,23 @@ def test_an_error_leaves_its_connection_to_the_next_call(size: int, connections:
     assert (got, len(peers)) == ([None] * 5, connections)
 
 
-def test_it_can_be_given_to_the_session() -> None:
-    async def use(client: aiohttp.ClientSession) -> Any:
-        await client.get("/404")
-
-    with serving(as_asked) as url, pytest.raises(PermanentError, match="404 Not Found"):
-        asked(url, use, raise_for_status=raise_for_status)
+async def test_it_can_be_given_to_the_session(service: str) -> None:
+    async with session(service, raise_for_status=raise_for_status)() as client:
+        with pytest.raises(PermanentError, match="404 Not Found"):
+            await client.get("/404")
 
 
-def test_a_request_that_was_not_awaited_is_told() -> None:
-    async def use(client: aiohttp.ClientSession) -> Any:
+async def test_a_request_that_was_not_awaited_is_told(service: str) -> None:
+    async with session(service)() as client:
         request = client.get("/404")
-        try:
+        with pytest.raises(TypeError, match=r"async with session\.get.*not <aiohttp"):
             await raise_for_status(request)  # type: ignore[arg-type]
-        finally:
-            request.close()
-
-    with serving(as_asked) as url, pytest.raises(TypeError, match=r"async with session\.get.*not <aiohttp"):
-        asked(url, use)
+        request.close()
 
 
 @pytest.mark.parametrize("status", [200, 404])
 @pytest.mark.parametrize("on_error", ["raise", "null"])
-def test_without_await_the_task_fails_whatever_the_status(status: int, on_error: Any) -> None:
+def test_without_await_the_task_fails_whatever_the_status(service: str, status: int, on_error: Any) -> None:
     """A 404 would be a result else: Python only warns of a coroutine that nobody awaits."""
 
     async def call(path: str, session: aiohttp.ClientSession) -> str:
@@ -367,11 +309,11 @@ def test_without_await_the_task_fails_whatever_the_status(status: int, on_error:
             raise_for_status(response)  # type: ignore[unused-coroutine]
             return await response.text()
 
-    with serving(as_asked) as url, task_fails(r"call called http\.raise_for_status without await"):
-        run_rows(call, [f"/{status}"], clock="real", on_error=on_error, resources={"session": session(url)})
+    with task_fails(r"call called http\.raise_for_status without await"):
+        run_rows(call, [f"/{status}"], clock="real", on_error=on_error, resources={"session": session(service)})
 
 
-def test_nor_is_it_missed_in_a_task_of_the_call() -> None:
+def test_nor_is_it_missed_in_a_task_of_the_call(service: str) -> None:
     async def ask(path: str, session: aiohttp.ClientSession) -> int:
         async with session.get(path) as response:
             check = raise_for_status(response)  # noqa: F841
@@ -380,14 +322,16 @@ def test_nor_is_it_missed_in_a_task_of_the_call() -> None:
     async def call(path: str, session: aiohttp.ClientSession) -> list[int]:
         return await asyncio.gather(ask(path, session), ask(path, session))
 
-    with serving(as_asked) as url, task_fails("without await"):
-        run_rows(call, ["/404"], clock="real", on_error="null", resources={"session": session(url)})
+    with task_fails("without await"):
+        run_rows(call, ["/404"], clock="real", on_error="null", resources={"session": session(service)})
 
 
 @pytest.mark.filterwarnings("ignore:called http.raise_for_status without await")
-@pytest.mark.parametrize("options", [{}, {"timeout": 1}, {"attempt_timeout": 1}, {"job_capacity": 5}], ids=str)
-@pytest.mark.parametrize("seconds", [0, 2])
-def test_a_call_that_fails_before_it_gets_to_its_check_has_forgotten_nothing(options: Any, seconds: float) -> None:
+@pytest.mark.parametrize("options", [{}, {"timeout": 0.2}, {"attempt_timeout": 0.2}, {"job_capacity": 5}], ids=str)
+@pytest.mark.parametrize("seconds", [0, 0.4])
+def test_a_call_that_fails_before_it_gets_to_its_check_has_forgotten_nothing(
+    service: str, options: Any, seconds: float
+) -> None:
     async def call(path: str, session: aiohttp.ClientSession) -> str:
         async with session.get(path) as response:
             check = raise_for_status(response)
@@ -396,9 +340,8 @@ def test_a_call_that_fails_before_it_gets_to_its_check_has_forgotten_nothing(opt
             raise ConnectionError("the body broke off")
             await check  # type: ignore[unreachable]
 
-    with serving(as_asked) as url:
-        options = {**options, "resources": {"session": session(url)}}
-        assert run_rows(call, ["/200"] * 3, clock="real", on_error="null", **options) == [None] * 3
+    options = {**options, "resources": {"session": session(service)}}
+    assert run_rows(call, ["/200"] * 3, clock="real", on_error="null", **options) == [None] * 3
     gc.collect()
 
 
@@ -436,13 +379,10 @@ def test_in_a_thread_it_is_missed_too(monkeypatch: pytest.MonkeyPatch) -> None:
         run_rows(call, [1], clock="real", on_error="null")
 
 
-def test_outside_of_a_function_python_warns() -> None:
-    async def use(client: aiohttp.ClientSession) -> None:
-        async with client.get("/404") as response:
+async def test_outside_of_a_function_python_warns(service: str) -> None:
+    async with session(service)() as client, client.get("/404") as response:
+        with pytest.warns(RuntimeWarning, match="without await"):
             raise_for_status(response)  # type: ignore[unused-coroutine]
-
-    with serving(as_asked) as url, pytest.warns(RuntimeWarning, match="without await"):
-        asked(url, use)
 
 
 def test_errors_can_be_copied_and_pickled() -> None:

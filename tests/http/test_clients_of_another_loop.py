@@ -42,21 +42,14 @@ def run_two_tasks(make: Callable[[], Any], use: Callable[[Any], Awaitable[Any]])
 class TestClientsOfAModule:
     """Nobody closes them, which is a mistake of its own."""
 
-    def test_aiohttp(self) -> None:
+    @pytest.mark.parametrize("limit", [300, None])
+    def test_aiohttp(self, limit: float | None) -> None:
         async def get(session: aiohttp.ClientSession) -> None:
             async with session.get(url) as response:
                 await response.text()
 
         with serving(ok) as url:
-            run_two_tasks(aiohttp.ClientSession, get)
-
-    def test_aiohttp_without_a_time_limit(self) -> None:
-        async def get(session: aiohttp.ClientSession) -> None:
-            async with session.get(url) as response:
-                await response.text()
-
-        with serving(ok) as url:
-            run_two_tasks(lambda: aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)), get)
+            run_two_tasks(lambda: aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=limit)), get)
 
     def test_httpx(self) -> None:
         with serving(ok) as url:

@@ -42,7 +42,13 @@ async def get(address: str, session: aiohttp.ClientSession) -> Any:
         return await response.json()
 
 
-@pytest.fixture
+def got(factory: http.SessionFactory, addresses: list[str], **options: Any) -> list[Any]:
+    """What a service answers, by a session."""
+    function = options.pop("function", get)
+    return run_rows(function, addresses, clock="real", resources=factory, returnType="map<string,string>", **options)
+
+
+@pytest.fixture(scope="module")
 def service() -> Iterator[str]:
     with serving(headers_sent) as url:
         yield url
@@ -50,9 +56,7 @@ def service() -> Iterator[str]:
 
 def sent(factory: http.SessionFactory, address: str = "/") -> dict[str, str]:
     """The headers that a service gets."""
-    options: dict[str, Any] = {"resources": factory, "returnType": "map<string,string>"}
-    (got,) = run_rows(get, [address], clock="real", **options)
-    return got  # type: ignore[no-any-return]
+    return got(factory, [address])[0]  # type: ignore[no-any-return]
 
 
 def test_a_connection_that_is_silent_for_long_shows_signs_of_life() -> None:
@@ -81,24 +85,6 @@ def test_a_connection_that_is_silent_for_long_shows_signs_of_life() -> None:
     assert found == [1, 30]
 
 
-def test_capacity_alone_bounds_the_calls() -> None:
-    """aiohttp would make 100 at once, and the others wait inside of it while their deadlines pass."""
-    arrived = 0
-
-    async def handler(request: web.Request) -> web.Response:
-        nonlocal arrived
-        arrived += 1
-        if arrived == 150:
-            everybody.set()
-        await everybody.wait()
-        return web.json_response({})
-
-    everybody = asyncio.Event()
-    with serving(handler) as url:
-        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>"}
-        assert run_rows(get, ["/"] * 150, clock="real", capacity=150, **options) == [{}] * 150
-
-
 def peers_of(factory: Callable[[str], http.SessionFactory], rows: int, capacity: int) -> int:
     """How many connections are made for so many calls."""
     peers = set()
@@ -109,8 +95,7 @@ def peers_of(factory: Callable[[str], http.SessionFactory], rows: int, capacity:
         return web.json_response({})
 
     with serving(handler) as url:
-        options: dict[str, Any] = {"resources": factory(url), "returnType": "map<string,string>"}
-        run_rows(get, ["/"] * rows, clock="real", capacity=capacity, **options)
+        got(factory(url), ["/"] * rows, capacity=capacity)
     return len(peers)
 
 
@@ -162,69 +147,36 @@ def test_each_request_is_an_attempt_of_the_function() -> None:
 
     retry = RetryStrategy.fixed_delay(40, 0.01, retry_on=http.is_retryable)  # some rows meet several such connections
     with dropping(3) as (url, received):
-        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>"}
         rows = [f"/{row}" for row in range(40)]
-        assert run_rows(call, rows, clock="real", capacity=4, retry=retry, **options) == [{}] * 40
+        assert got(http.session(url), rows, function=call, capacity=4, retry=retry) == [{}] * 40
     assert len(received) == attempts > 40
 
 
-def test_an_aiohttp_that_cannot_be_told_so_is_spoken_of(
+async def test_an_aiohttp_that_cannot_be_told_so_is_spoken_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def opened() -> None:
         async with http.session("https://example.com")() as client:
             assert getattr(client, "_retry_connection") is False  # noqa: B009
 
-    asyncio.run(opened())
+    await opened()
     assert not caplog.records
     monkeypatch.setattr("asyncudf.http._session.REPEATS", "_not_there")
     with pytest.raises(AssertionError):
-        asyncio.run(opened())
+        await opened()
     assert "may repeat requests" in caplog.text
 
 
-def test_the_limits_are_those_that_were_given() -> None:
+async def test_the_limits_are_those_that_were_given() -> None:
     async def limits(**options: Any) -> tuple[Any, ...]:
         async with http.session("https://example.com", **options)() as client:
             assert isinstance(client.connector, aiohttp.TCPConnector)
-            time, connector = client.timeout, client.connector
-            return (
-                time.total,
-                time.connect,
-                time.sock_connect,
-                time.sock_read,
-                connector.limit,
-                connector.limit_per_host,
-            )
+            time, to = client.timeout, client.connector
+            return (time.total, time.connect, time.sock_connect, time.sock_read, to.limit, to.limit_per_host)
 
-    assert asyncio.run(limits()) == (None, None, 10.0, None, 0, 0)
+    assert await limits() == (None, None, 10.0, None, 0, 0)
     given = {"total_timeout": 60, "connect_timeout": None, "read_timeout": 5, "connections": 7, "limit_per_host": 3}
-    assert asyncio.run(limits(**given)) == (60, None, None, 5, 7, 3)
-
-
-def test_a_call_that_hangs_ends_by_the_functions_own_limit_and_is_made_again() -> None:
-    asked = []
-
-    async def handler(request: web.Request) -> web.Response:
-        asked.append(request.path)
-        if len(asked) == 1:
-            await asyncio.get_running_loop().create_future()
-        return web.json_response({"attempt": len(asked)})
-
-    retry = RetryStrategy.fixed_delay(20, 0, retry_on=http.is_retryable)
-    with serving(handler) as url:
-        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,int>"}
-        (got,) = run_rows(get, ["/"], clock="real", attempt_timeout=0.5, retry=retry, **options)
-    assert got["attempt"] > 1
-
-
-def test_a_service_that_is_not_there_is_an_error_of_the_row() -> None:
-    """SynapseML gives null for it, as for a result that is null."""
-    with serving(headers_sent) as url:
-        pass
-    options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>"}
-    (got,) = run_rows(get, ["/"], clock="real", on_error="capture", **options)
-    assert (got["value"], got["error"]["type"]) == (None, "ClientConnectorError")
+    assert await limits(**given) == (60, None, None, 5, 7, 3)
 
 
 def test_cookies_of_one_row_do_not_go_with_another() -> None:
@@ -234,13 +186,12 @@ def test_cookies_of_one_row_do_not_go_with_another() -> None:
         return response
 
     with serving(handler) as url:
-        options: dict[str, Any] = {"returnType": "map<string,string>", "clock": "real", "capacity": 1}
         local = url.replace("127.0.0.1", "localhost")  # aiohttp keeps no cookies of addresses in numbers
-        assert run_rows(get, ["/", "/"], resources=http.session(local), **options) == [{}, {}]
+        assert got(http.session(local), ["/", "/"], capacity=1) == [{}, {}]
         given = http.session(local, on_executor=lambda: {"cookies": {"mine": "1"}})
-        assert run_rows(get, ["/", "/"], resources=given, **options) == [{"mine": "1"}, {"mine": "1"}]
+        assert got(given, ["/", "/"], capacity=1) == [{"mine": "1"}, {"mine": "1"}]
         jar = http.session(local, on_executor=lambda: {"cookie_jar": aiohttp.CookieJar()})
-        assert run_rows(get, ["/", "/"], resources=jar, **options) == [{}, {"user": "ada"}]
+        assert got(jar, ["/", "/"], capacity=1) == [{}, {"user": "ada"}]
 
 
 def test_a_token_and_headers_are_sent(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,8 +201,8 @@ def test_a_token_and_headers_are_sent(service: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("API_TOKEN", "of the environment\n")
     assert sent(http.session(service, token_env="API_TOKEN"))["Authorization"] == "Bearer of the environment"
     assert sent(http.session(service, token=token))["Authorization"] == "Bearer of a function"
-    got = sent(http.session(service, token=lambda: "a", headers=lambda: {"User-Agent": "b"}))
-    assert (got["Authorization"], got["User-Agent"]) == ("Bearer a", "b")
+    both = sent(http.session(service, token=lambda: "a", headers=lambda: {"User-Agent": "b"}))
+    assert (both["Authorization"], both["User-Agent"]) == ("Bearer a", "b")
     assert sent(http.session(service, headers={"Accept-Language": "nb"}))["Accept-Language"] == "nb"
 
 
@@ -261,8 +212,8 @@ def test_secrets_go_to_their_own_service_alone(service: str, path: str) -> None:
     factory = http.session(service, token=lambda: "SECRET", headers=lambda: {"X-Api-Key": "SECRET"})
     with serving(headers_sent) as other:
         assert "SECRET" not in str(sent(factory, f"{path}{other}/there" if path else f"{other}/there"))
-    got = sent(factory, f"{path}{service}/here" if path else "/here")
-    assert (got["Authorization"], got["X-Api-Key"]) == ("Bearer SECRET", "SECRET")
+    own = sent(factory, f"{path}{service}/here" if path else "/here")
+    assert (own["Authorization"], own["X-Api-Key"]) == ("Bearer SECRET", "SECRET")
 
 
 @pytest.mark.parametrize("url", ["https://example.com/x", "https://example.com:443/x", "https://EXAMPLE.com/x"])
@@ -293,7 +244,7 @@ def test_nothing_is_made_for_a_session_whose_token_fails(service: str) -> None:
     assert not made
 
 
-def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_aiohttp(service: str) -> None:
+async def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_aiohttp(service: str) -> None:
     """It was an eighth more: for each trace of a session aiohttp makes an object and calls a coroutine at each step."""
 
     async def calls_of(session: aiohttp.ClientSession) -> int:
@@ -313,12 +264,8 @@ def test_a_request_with_a_secret_costs_no_more_function_calls_than_one_of_plain_
                 sys.setprofile(None)
         return calls
 
-    async def main() -> tuple[int, int]:
-        async with http.session(service, token=lambda: "a")() as ours:
-            return await calls_of(ours), await calls_of(aiohttp.ClientSession())
-
-    ours, plain = asyncio.run(main())
-    assert ours <= plain
+    async with http.session(service, token=lambda: "a")() as ours:
+        assert await calls_of(ours) <= await calls_of(aiohttp.ClientSession())
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
@@ -386,19 +333,10 @@ def test_when_a_task_is_over_its_connections_are_closed(
     gc.collect()  # what other tests have left
     with serving(handler, tls_context if tls else None) as url, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        options: dict[str, Any] = {"resources": http.session(url, **factory_options), "returnType": "map<string,int>"}
-        assert run_rows(get, ["/"] * 20, clock="real", capacity=20, **options) == [{}] * 20
+        assert got(http.session(url, **factory_options), ["/"] * 20, capacity=20) == [{}] * 20
         gc.collect()
     assert opened
     assert not [str(one.message) for one in warned if one.category is ResourceWarning]
-
-
-def test_a_wrong_certificate_is_not_asked_again(tls_context: ssl.SSLContext) -> None:
-    retry = RetryStrategy.fixed_delay(5, 0, retry_on=http.is_retryable)
-    with serving(headers_sent, tls_context) as url:
-        options: dict[str, Any] = {"resources": http.session(url), "returnType": "map<string,string>", "retry": retry}
-        (got,) = run_rows(get, ["/"], clock="real", on_error="capture", **options)
-    assert (got["error"]["type"], got["error"]["attempts"]) == ("ClientConnectorCertificateError", 1)
 
 
 @pytest.mark.parametrize(

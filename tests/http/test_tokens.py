@@ -117,7 +117,7 @@ class TestBeforeItEnds:
 class TestRenewal:
     """By the clock, without a service."""
 
-    def test_a_renewal_that_fails_is_tried_again_while_the_old_one_is_good(self) -> None:
+    async def test_a_renewal_that_fails_is_tried_again_while_the_old_one_is_good(self) -> None:
         now, asked = [0.0], []
 
         def function() -> Any:
@@ -126,16 +126,13 @@ class TestRenewal:
                 raise OSError("no network")
             return str(len(asked)), 1000.0
 
-        async def run() -> list[str]:
-            token, seen = RenewedToken(function, lambda: now[0]), []
-            for now[0] in (0.0, 939.0, 940.0, 969.0, 970.0, 984.0, 985.0):
-                seen.append(await token.current())
-            return seen
-
-        assert asyncio.run(run()) == ["1", "1", "1", "1", "1", "1", "4"]
+        token, seen = RenewedToken(function, lambda: now[0]), []
+        for now[0] in (0.0, 939.0, 940.0, 969.0, 970.0, 984.0, 985.0):
+            seen.append(await token.current())
+        assert seen == ["1", "1", "1", "1", "1", "1", "4"]
         assert asked == [0.0, 940.0, 970.0, 985.0]
 
-    def test_once_it_has_ended_the_error_is_the_rows(self) -> None:
+    async def test_once_it_has_ended_the_error_is_the_rows(self) -> None:
         now = [0.0]
 
         def function() -> Any:
@@ -143,25 +140,18 @@ class TestRenewal:
                 raise OSError("no network")
             return "1", 10.0
 
-        async def run() -> None:
-            token = RenewedToken(function, lambda: now[0])
-            await token.current()
-            now[0] = 11.0
-            await token.current()
-
+        token = RenewedToken(function, lambda: now[0])
+        await token.current()
+        now[0] = 11.0
         with pytest.raises(AsyncUDFError, match=r"token of http.session could not be renewed: OSError"):
-            asyncio.run(run())
+            await token.current()
 
-    def test_a_call_that_is_cancelled_while_it_renews_leaves_it_to_the_next(self) -> None:
-        async def run() -> list[str]:
-            tokens = Tokens()
-            token = RenewedToken(tokens)
-            one, two = asyncio.create_task(token.current()), asyncio.create_task(token.current())
-            await asyncio.sleep(0)
-            one.cancel()
-            return [await two, await token.current()]
-
-        assert asyncio.run(run()) == ["1", "1"]
+    async def test_a_call_that_is_cancelled_while_it_renews_leaves_it_to_the_next(self) -> None:
+        token = RenewedToken(Tokens())
+        one, two = asyncio.create_task(token.current()), asyncio.create_task(token.current())
+        await asyncio.sleep(0)
+        one.cancel()
+        assert [await two, await token.current()] == ["1", "1"]
 
 
 @pytest.mark.services

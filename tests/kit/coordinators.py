@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from unittest import mock
 from urllib.parse import urlsplit
 
-from asyncudf import FatalError
+from asyncudf import FatalError, RateLimit
 from asyncudf._coordination.client import Coordinator, TaskLink
+from asyncudf._coordination.permits import SharedPermits, open_limits
 from asyncudf._coordination.server import CoordinatorServer
 from asyncudf._spark import coordinators
 from asyncudf.testing import VirtualClockLoop
@@ -22,9 +25,11 @@ __all__ = (
     "OnGivenTime",
     "Scripts",
     "Server",
+    "begin_calls",
     "coordinator",
     "drivers_servers",
     "fail",
+    "leased",
     "linked",
     "run_on_given_time",
     "space_of_its_own",
@@ -121,6 +126,37 @@ def linked(
 ) -> TaskLink:
     """A task's link over this connection."""
     return TaskLink(connection, task, wake, fail)  # type: ignore[arg-type]  # what they return does not matter
+
+
+async def leased(
+    connection: Coordinator, limits: Sequence[tuple[str, RateLimit]], *, is_open: bool = True
+) -> tuple[SharedPermits, asyncio.Event]:
+    """A task's permits of limits that it opens, and the event that wakes it."""
+    look = asyncio.Event()
+    if is_open:
+        await open_limits(connection, limits)
+    return SharedPermits(linked(connection, "t", look.set), limits), look
+
+
+async def begin_calls(
+    permits: SharedPermits,
+    look: asyncio.Event,
+    begun: list[float],
+    *,
+    cost: float = 1.0,
+    calls: float = math.inf,
+    seconds: float | None = None,
+) -> None:
+    """Begin so many calls within that time, each as soon as it may, and note when they began."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while calls:
+                if permits.take([cost]):
+                    begun.append(permits._clock())
+                    calls -= 1
+                else:
+                    look.clear()
+                    await look.wait()
 
 
 async def time_to_live(client: Any, space: str) -> dict[str, int]:

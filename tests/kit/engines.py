@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from asyncudf import AsyncUDF, async_pandas_udf
+from asyncudf import AsyncUDF, OutputTag, async_pandas_udf
 from asyncudf._calls import service
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
@@ -38,6 +38,7 @@ class Engine:
     Attributes:
         loop: the clock, for what is to happen at a time; it is closed when `run` returns.
         output: what the engine has emitted so far.
+        side_outputs: the same of its side outputs, as `run_rows` gives them.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class Engine:
     ) -> None:
         self.udf = function if isinstance(function, AsyncUDF) else async_pandas_udf(function, **options)
         self.loop: asyncio.AbstractEventLoop = loop or VirtualClockLoop()
-        emits = ListOutput()
+        self.side_outputs: dict[OutputTag, list[Any]] = {}
+        emits = ListOutput(self.side_outputs)
         self.output = emits.everything = [] if output is None else output
         with ExitStack() as undo:
             if loop is None:

@@ -1,11 +1,14 @@
-"""Functions that fail, hang, or do not heed their cancellation, as a test needs them."""
+"""Functions that fail, hang, or do not heed their cancellation; and one body as each kind of function."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from asyncudf import RetryStrategy
+import pandas as pd
+
+from asyncudf import AsyncFunction, ResultFuture, RetryStrategy
 
 FIXED = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
 
@@ -13,6 +16,36 @@ FIXED = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
 def busy(attempts: int, elapsed: float) -> dict[str, Any]:
     """What is captured of a row on which a `Flaky` has failed for good."""
     return {"type": "ValueError", "message": "busy", "attempts": attempts, "elapsed": elapsed, "status": None}
+
+
+KINDS = ("coroutine", "generator", "vectorized", "AsyncFunction")
+
+
+def of_kind(kind: str, body: Callable[[Any], Awaitable[Any]]) -> Any:
+    """A function of that kind, called `call`, of one parameter: the result of each row is what `body` gives for it."""
+    if kind == "generator":
+
+        async def call(x: Any) -> AsyncIterator[Any]:
+            yield await body(x)
+
+    elif kind == "vectorized":
+
+        async def call(x: pd.Series) -> pd.Series:  # type: ignore[no-redef]
+            return pd.Series([await body(row) for row in x], dtype=object)
+
+    elif kind == "AsyncFunction":
+
+        class call(AsyncFunction):  # type: ignore[no-redef]  # noqa: N801 - messages show it
+            async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+                result_future.complete([await body(value)])
+
+        return call()
+    else:
+
+        async def call(x: Any) -> Any:  # type: ignore[no-redef,misc]
+            return await body(x)
+
+    return call
 
 
 class Flaky:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -17,7 +15,6 @@ from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
 from asyncudf._loop import bridge as bridge_module
 from asyncudf._loop import event_loops
 from asyncudf._loop.bridge import Bridge, SparkSide
-from asyncudf._metrics.time_account import State, TimeAccount
 from asyncudf.queues import StreamRecord
 from tests.kit.bridges import batch, begin_to_close, start
 from tests.kit.threads import left_threads, loop_threads
@@ -60,42 +57,6 @@ def test_large_results_leave_in_batches_that_are_bounded_in_bytes() -> None:
     assert max(sizes) <= 64 * 2**20
 
 
-def test_openaivec_189_and_ray_54190_the_limit_is_per_task_and_holds_there() -> None:
-    """A limit of 8 let 16 calls through; another was feared to be squared."""
-    running: dict[int, int] = {0: 0, 1: 0}
-    peaks: dict[int, int] = {0: 0, 1: 0}
-
-    def call_of(task: int) -> Any:
-        full = asyncio.Event()
-
-        async def call(x: int) -> int:
-            running[task] += 1
-            peaks[task] = max(peaks[task], running[task])
-            if running[task] == 8:
-                full.set()
-            await full.wait()
-            await asyncio.sleep(0.001)
-            running[task] -= 1
-            return x
-
-        return call
-
-    def run_task(task: int) -> None:
-        list(start(call_of(task), capacity=8).pipe(batches(range(200), range(200))))
-
-    tasks = [threading.Thread(target=run_task, args=(task,), daemon=True) for task in (0, 1)]
-    for task in tasks:
-        task.start()
-    for task in tasks:
-        task.join()
-    assert peaks == {0: 8, 1: 8}
-
-
-def test_results_are_written_in_batches_no_larger_than_sparks() -> None:
-    out = list(start(instant).pipe(batches(range(1000))))
-    assert [len(batch) for batch in out] == [100] * 10, "start() says rows=100: memory of large results is bounded"
-
-
 def test_at_most_one_batch_is_read_ahead_of_the_one_in_work() -> None:
     called: list[int] = []
 
@@ -111,33 +72,6 @@ def test_at_most_one_batch_is_read_ahead_of_the_one_in_work() -> None:
 
     out = start(call, capacity=2, queue_size=2).pipe(source())
     assert sum(len(batch) for batch in out) == 30
-
-
-def test_calls_stop_while_spark_does_not_take_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All results of the two batches that were fed waited: 2,000 of them. The bound is three, of a hundred each."""
-    begun = 0
-    idle: queue.SimpleQueue[State] = queue.SimpleQueue()
-    enter = TimeAccount.enter
-
-    def entering(account: TimeAccount, state: State) -> None:
-        enter(account, state)
-        if begun and state is not State.CALLS_BUSY:
-            idle.put(state)
-
-    monkeypatch.setattr(TimeAccount, "enter", entering)
-
-    async def page(x: int) -> str:
-        nonlocal begun
-        begun += 1
-        return "x" * 1_000
-
-    with contextlib.closing(start(page, returnType="string", max_buffered_bytes=250_000)) as bridge:
-        assert list(bridge.until_requested()) == []
-        bridge.feed(batch(*range(1_000)))
-        assert idle.get() is State.OUTPUT
-        assert 300 <= begun <= 500
-        out = sum(map(len, bridge.pipe(batches(range(1_000)))))
-    assert (out, begun) == (2_000, 2_000)
 
 
 def test_a_sign_of_life_is_no_batch_that_spark_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,29 +108,6 @@ def test_a_sign_of_life_is_no_batch_that_spark_has_taken(monkeypatch: pytest.Mon
         bridge.feed([])
         assert [batch for batch in islice(results, 1_000_000) if batch] == [["row"]]
     assert told == ["taken"]
-
-
-def test_a_slow_service_does_not_keep_finished_rows_from_spark() -> None:
-    release = threading.Event()
-
-    async def call(x: int) -> int:
-        if x:
-            await asyncio.to_thread(release.wait, 60)
-        return x
-
-    out = start(call).pipe(batches([0, 1]))
-    assert next(out) == [0]
-    release.set()
-    assert list(out) == [[1]]
-
-
-def test_a_failure_reaches_sparks_thread_with_the_users_traceback() -> None:
-    async def call(x: int) -> int:
-        raise ValueError("no such city")
-
-    with pytest.raises(AsyncUDFError, match="ValueError: no such city") as caught:
-        list(start(call).pipe(batches([1])))
-    assert traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].name == "call"
 
 
 def test_a_loop_that_has_just_ended_does_not_hide_the_error() -> None:
@@ -260,32 +171,6 @@ def test_a_coroutine_that_refuses_to_end_is_left_after_the_grace_period(short_gr
     assert list(start(call, timeout=0.05, on_error="null").pipe(batches([1]))) == [[None]]
 
 
-def test_tasks_that_the_function_has_left_running_are_cancelled() -> None:
-    ended = threading.Event()
-
-    async def forgotten() -> None:
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.set()
-
-    kept: list[Any] = []
-
-    async def call(x: int) -> int:
-        kept.append(asyncio.ensure_future(forgotten()))
-        await asyncio.sleep(0)
-        return x
-
-    assert list(start(call).pipe(batches([1]))) == [[1]]
-    assert ended.is_set()
-
-
-def test_close_is_harmless_twice_and_before_anything_has_happened() -> None:
-    bridge = start(instant)
-    bridge.close()
-    bridge.close()
-
-
 async def soon(x: int) -> int:
     await asyncio.sleep(0.01)
     return x
@@ -304,15 +189,6 @@ def test_an_output_that_fails_ends_the_task_and_not_silently(function: Any) -> N
     bridge = start(function, write=broken)
     with pytest.raises(RuntimeError, match="cannot write"):
         list(bridge.pipe(batches([0, 1])))
-
-
-@pytest.mark.parametrize("exit_type", [SystemExit, KeyboardInterrupt])
-def test_an_exit_in_the_users_code_fails_the_task(exit_type: type[BaseException]) -> None:
-    async def call(x: int) -> int:
-        raise exit_type
-
-    with pytest.raises(AsyncUDFError, match=exit_type.__name__):
-        list(start(call, on_error="null").pipe(batches([1])))
 
 
 def test_a_result_future_delivers_on_the_loops_thread_wherever_it_is_completed() -> None:
@@ -345,18 +221,6 @@ def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
         yield made
     finally:
         made.close()
-
-
-def test_the_bridges_own_cancellation_stays_what_it_is() -> None:
-    async def call(x: int, group: asyncio.TaskGroup) -> None:
-        group.create_task(asyncio.sleep(1000))
-        await asyncio.sleep(1000)
-
-    with bridge(call, resources={"group": asyncio.TaskGroup}) as made:
-        list(made.until_requested())
-        made.feed(batch(1))
-    with pytest.raises(AsyncUDFError, match=r"^the task was cancelled$"):
-        list(made.finish())
 
 
 def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:

@@ -139,13 +139,3 @@ def test_thresholds_of_the_users_own_hold(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*THRESHOLDS)
     run(of_the_function)
     assert gc.get_threshold() == own
-
-
-def test_the_thresholds_are_as_before_when_the_task_is_over() -> None:
-    async def fails() -> None:
-        assert gc.get_threshold() != THRESHOLDS
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        run(fails)
-    assert gc.get_threshold() == THRESHOLDS

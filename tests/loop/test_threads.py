@@ -63,17 +63,6 @@ def test_a_thread_whose_call_was_given_up_is_replaced(pool: CallThreads, release
     assert pool.submit(int, "6").result(PATIENCE) == 6
 
 
-def test_a_call_that_no_thread_has_begun_is_simply_cancelled(pool: CallThreads, release: threading.Event) -> None:
-    busy = [hang(pool, release) for _ in range(CALLS + SPARE)]
-    waiting = pool.submit(int, "5")
-    assert waiting.cancel()
-    release.set()
-    for future in busy:
-        future.result(PATIENCE)
-    assert pool.submit(int, "6").result(PATIENCE) == 6
-    assert waiting.cancelled()
-
-
 def test_too_many_hanging_threads_are_refused_until_some_come_back(pool: CallThreads, release: threading.Event) -> None:
     first = threading.Event()
     hanging = [hang(pool, first), *[hang(pool, release) for _ in range(MOST_HUNG * CALLS - 1)]]
@@ -94,21 +83,6 @@ def test_threads_are_made_when_they_are_needed(pool: CallThreads, release: threa
     hang(pool, release)
     hang(pool, release)
     assert len(set(call_threads()) - before) == 2
-
-
-def test_errors_of_any_class_reach_the_caller(pool: CallThreads) -> None:
-    def leave() -> None:
-        raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        pool.submit(leave).result(PATIENCE)
-    assert pool.submit(int, "5").result(PATIENCE) == 5
-
-
-def test_after_the_end_nothing_is_taken(pool: CallThreads) -> None:
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.submit(int)
 
 
 def test_no_row_times_out_without_having_run(release: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:

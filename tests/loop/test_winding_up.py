@@ -125,16 +125,6 @@ def test_the_kit_is_left_by_an_interrupt_as_it_is() -> None:
         run_rows(call, [1])
 
 
-def test_what_is_over_is_told_to_whoever_asks_again() -> None:
-    bridge = start(share, resources={"it": contextlib.nullcontext})
-    assert results(bridge, 1) == [1]
-    assert list(bridge.until_requested()) == list(bridge.finish()) == []
-    bridge = start(share, resources={"it": contextlib.nullcontext})
-    for _ in range(2):
-        with pytest.raises(AsyncUDFError, match="ZeroDivisionError"):
-            results(bridge, 0)
-
-
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
@@ -200,18 +190,6 @@ def square(x: int) -> int:
     return x * x
 
 
-def test_a_call_whose_thread_cannot_be_started_fails_and_the_end_is_clean(none_of: set[str]) -> None:
-    none_of.add("asyncudf-call")
-    used = Loops()
-
-    def squared(x: int, loop_of: Any) -> int:
-        return square(x)
-
-    with pytest.raises(AsyncUDFError, match=r"squared failed in attempt 1.*RuntimeError: can't start new thread"):
-        results(start(squared, resources={"loop_of": used}), 1)
-    assert used[0].is_closed()
-
-
 async def in_a_thread(x: int) -> int:
     return await asyncio.to_thread(square, x)
 
@@ -249,6 +227,11 @@ def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of
     assert sorted(ran) == list(range(20))
 
 
-def test_a_watch_that_cannot_be_started_fails_nothing(none_of: set[str]) -> None:
-    none_of.add("asyncudf-watch")
-    assert results(start(square), 3) == [9]
+def test_where_calls_run_on_uvloop_the_class_of_their_loop_is_uvloops() -> None:
+    """A library that looks for uvloop in order to leave it alone saw a class of asyncudf, and changed the loop."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def looks(x: int) -> str:
+        return repr(type(asyncio.get_running_loop()))
+
+    assert results(start(looks, loop="uvloop"), 1) == [repr(uvloop.Loop)]

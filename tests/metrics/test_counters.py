@@ -43,22 +43,16 @@ def block(seconds: float) -> None:
 
 
 @MODES
-def test_calls_that_wait(mode: str) -> None:
+def test_calls_that_wait_and_calls_that_return_at_once(mode: str) -> None:
     """Rows, results, calls, attempts, how long they took, how many were in flight."""
     found = figures(slow, range(1000), capacity=20, output_mode=mode)
     assert (found.rows, found.results, found.calls, found.attempts, found.retries) == (1000, 1000, 1000, 1000, 0)
     assert found.latency["p50"] == pytest.approx(0.05, rel=0.01)
     assert (found.in_flight["peak"], found.in_flight["mean"]) == (20, pytest.approx(20))
-    assert found.time["calls_busy"] == pytest.approx(2.5)
-    assert found.seconds == pytest.approx(2.5)
-
-
-@MODES
-def test_calls_that_return_at_once(mode: str) -> None:
-    """They are counted like all others, though no one of them is looked at."""
+    assert found.time["calls_busy"] == found.seconds == pytest.approx(2.5)
     found = figures(instant, range(1001), capacity=20, output_mode=mode)
-    assert (found.rows, found.results, found.calls, found.attempts) == (1001,) * 4
-    assert (found.latency["count"], found.in_flight["peak"]) == (1001, 1)
+    assert (found.rows, found.results, found.calls, found.attempts, found.latency["count"]) == (1001,) * 5
+    assert found.in_flight["peak"] == 1
 
 
 def test_calls_that_return_late_without_waiting_are_told_apart() -> None:
@@ -72,19 +66,6 @@ def test_calls_that_return_late_without_waiting_are_told_apart() -> None:
     assert found.latency["p50"] == pytest.approx(0.0045, rel=0.15)
     assert found.latency["max"] == pytest.approx(0.009)
     assert found.latency["mean"] * found.latency["count"] == pytest.approx(4.5)
-
-
-def test_both_kinds_of_calls_in_one_run() -> None:
-    """A function that sometimes has its answer at hand."""
-
-    async def cached(x: int) -> int:
-        if x % 10 == 0:
-            await asyncio.sleep(1)
-        return x
-
-    found = figures(cached, range(1000), capacity=5)
-    assert (found.rows, found.calls, found.results) == (1000, 1000, 1000)
-    assert found.latency["max"] == pytest.approx(1)
 
 
 def test_errors_retries_and_dead_rows() -> None:
@@ -183,8 +164,6 @@ def test_rows_and_attempts_that_take_too_long() -> None:
 
 
 def test_micro_batches_are_calls_of_many_rows() -> None:
-    """A vectorized call is one call, with all its rows and results."""
-
     async def vectorized(xs: pd.Series) -> pd.Series:
         await asyncio.sleep(0.1)
         return xs
@@ -197,49 +176,25 @@ def test_micro_batches_are_calls_of_many_rows() -> None:
     assert found.latency["count"] == 10
 
 
-def test_rows_with_any_number_of_results() -> None:
-    """Results are counted, not rows, where a row may have none or many."""
-
-    async def repeated(x: int) -> AsyncIterator[int]:
-        await asyncio.sleep(0.1)
-        for _ in range(x):
-            yield x
-
-    found = figures(async_pandas_udf("long")(repeated), [0, 1, 2, 3])
-    assert (found.rows, found.calls, found.results) == (4, 4, 6)
-
-
-def test_an_async_function_with_a_result_future() -> None:
-    """A row is done when its future is, though the coroutine runs on."""
+def test_results_are_counted_and_not_rows_where_a_row_may_have_none_or_many() -> None:
+    """Of an `AsyncFunction` a row is done when its future is, though the coroutine runs on."""
 
     class Late(AsyncFunction):
         async def async_invoke(self, row: Any, result: ResultFuture) -> None:
             result.complete([row, row])
             await asyncio.sleep(1)
 
-    found = figures(async_pandas_udf("long")(Late()), [1, 2, 3])
-    assert (found.rows, found.calls, found.results, found.abandoned) == (3, 3, 6, 0)
+    async def repeated(x: int) -> AsyncIterator[int]:
+        await asyncio.sleep(0.1)
+        for _ in range(x):
+            yield x
 
-
-def test_calls_that_nobody_waits_for_any_more() -> None:
-    """When a row fails the task, the calls that were under way are paid for: they count as begun, and abandoned."""
-    counted = []
-
-    async def one_fails(x: int) -> int:
-        counted.append(x)
-        await asyncio.sleep(1 if x == 5 else 2)
-        if x == 5:
-            raise ValueError("no")
-        return x
-
-    with pytest.raises(AsyncUDFError) as raised:
-        figures(one_fails, range(100), capacity=10)
-    assert raised
-    assert len(counted) == 10
+    for function, results in ((Late(), 8), (repeated, 6)):
+        found = figures(async_pandas_udf("long")(function), [0, 1, 2, 3])
+        assert (found.rows, found.calls, found.results, found.abandoned) == (4, 4, results, 0)
 
 
 def test_each_call_of_a_task_that_fails_counts_once() -> None:
-    """Also where the others clean up for longer than their deadline."""
     begun = 0
 
     async def one_fails(x: int) -> int:

@@ -41,12 +41,19 @@ def test_parts_add_up_to_the_whole(latencies: list[float], cut: int) -> None:
 
 
 def test_the_extremes_and_the_mean_are_exact() -> None:
-    """The shortest, the longest and the mean are those of the calls, and no quantile lies outside."""
+    """They are those of the calls, and no quantile lies outside; also where a clock did not move, or moved back."""
     sketch = sketch_of([0.1, 0.2, 0.6])
     assert (sketch.shortest, sketch.longest, sketch.count) == (0.1, 0.6, 3)
     assert sketch.mean is not None
     assert math.isclose(sketch.mean, 0.3)
     assert (sketch.quantile(0.0), sketch.quantile(1.0)) == (0.1, 0.6)
+    sketch = sketch_of([-1e-9, 0.0, 0.5])
+    sketch.add_equal(1, -1e-9)
+    assert (sketch.shortest, sketch.longest, sketch.count, sketch.quantile(0.5)) == (0.0, 0.5, 4, 0.0)
+    sketch = LatencySketch()
+    sketch.add_equal(4, 2.0)  # of equal calls the sum is known
+    sketch.add_equal(0, 0.0)
+    assert (sketch.count, sketch.seconds, sketch.quantile(0.5)) == (4, 2.0, 0.5)
 
 
 def test_without_calls_there_is_nothing_to_tell() -> None:
@@ -56,24 +63,3 @@ def test_without_calls_there_is_nothing_to_tell() -> None:
     other = sketch_of([1.0])
     other.merge(empty)
     assert (other.count, other.shortest, other.longest) == (1, 1.0, 1.0)
-
-
-def test_calls_of_no_duration() -> None:
-    """On a clock that did not move a call took no time."""
-    sketch = sketch_of([0.0, 0.0])
-    assert sketch.quantile(0.5) == 0.0
-
-
-def test_less_than_no_duration_is_none() -> None:
-    """A clock's rounding cannot make a sketch fail."""
-    sketch = sketch_of([-1e-9, 0.5])
-    sketch.add_equal(1, -1e-9)
-    assert (sketch.shortest, sketch.longest, sketch.count) == (0.0, 0.5, 3)
-
-
-def test_calls_of_equal_duration_count_each() -> None:
-    """Of calls of which the sum is known each is as long as the others."""
-    sketch = LatencySketch()
-    sketch.add_equal(4, 2.0)
-    sketch.add_equal(0, 0.0)
-    assert (sketch.count, sketch.seconds, sketch.quantile(0.5)) == (4, 2.0, 0.5)

@@ -36,12 +36,10 @@ def test_errors_say_which_was_the_last_and_which_the_commonest() -> None:
 
 
 def test_what_did_nothing_says_so() -> None:
-    """A partition may be empty."""
     assert task_line("weather", totals(seconds=0.0)) == "weather: 0 rows in 0 s"
 
 
 def test_calls_of_which_none_came_back_are_told() -> None:
-    """There are no quantiles of them."""
     assert task_line("weather", totals(calls=20, attempts=20)).startswith("weather: 0 rows in 30 s, 20 calls")
 
 

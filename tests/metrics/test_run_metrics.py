@@ -50,15 +50,6 @@ def rounded(run: RunMetrics) -> Any:
     return json.loads(json.dumps(run.to_plain()), parse_float=lambda text: round(float(text), 6))
 
 
-def test_a_message_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look read the messages of all running tasks again: with 4,000 of them it took 0.8 s, twice a second."""
-    run = run_of(*(message(number, "running") for number in range(3)))
-    monkeypatch.setattr(FunctionMetrics, "from_plain", None)
-    for _ in range(2):
-        (found,) = run.to_plain()
-        assert (found["tasks"]["running"], found["rows"]) == (3, 30)
-
-
 def test_a_look_costs_the_same_however_many_tasks_have_ended() -> None:
     """With 3,600 more ended tasks. Progress needs no figures of single tasks, which are most of the work."""
     run, costs, whole = RunMetrics(), dict[int, int](), dict[int, int]()
@@ -74,24 +65,22 @@ def test_a_look_costs_the_same_however_many_tasks_have_ended() -> None:
     assert 2.5 * costs[4_099] < whole[4_099]
 
 
-def test_messages_are_added_as_they_come_not_when_somebody_looks() -> None:
-    """A long job that nobody looked at kept every message of every task."""
+def test_messages_are_added_as_they_come_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long job that nobody looked at kept every message of every task; each look read those of running tasks again.
+
+    Spark's scheduler brings them: it does not wait for one that looks. A message counts with the next one then.
+    """
     run = Run(object(), progress=False)  # type: ignore[arg-type]
     for number in range(100):
         run._watch.take(message(number % 10, "running", rows=number))
         assert not list(run._watch.messages())
-    (found,) = run.metrics["functions"]
-    assert (found["tasks"]["running"], found["rows"]) == (10, sum(range(90, 100)))
-
-
-def test_a_thread_that_brings_a_message_does_not_wait_for_one_that_looks() -> None:
-    """Spark's scheduler waits for it. The message counts with the next one, or at the next look."""
-    run = Run(object(), progress=False)  # type: ignore[arg-type]
     with run._lock:
-        run._watch.take(message(1))
-        assert not run._metrics.to_plain()
-    run._watch.take(message(2))
-    assert [one["rows"] for one in run._metrics.to_plain()] == [20]
+        run._watch.take(message(11, "running"))
+    run._watch.take(message(12, "running"))
+    monkeypatch.setattr(FunctionMetrics, "from_plain", None)
+    for _ in range(2):
+        (found,) = run.metrics["functions"]
+        assert (found["tasks"]["running"], found["rows"]) == (12, sum(range(90, 100)) + 20)
 
 
 def test_tasks_whose_end_is_unsure_do_not_fill_the_memory() -> None:
@@ -128,7 +117,6 @@ def test_neither_order_nor_repetition_matters(told: list[tuple[int, str]], rng: 
 
 
 def test_a_task_that_runs_is_counted_as_far_as_it_is() -> None:
-    """Each message replaces the one before, until the last."""
     run = run_of(message(1, "running", rows=3), message(1, "running", rows=5), message(2, "running", rows=1))
     assert run.is_running
     (found,) = run.to_plain()
@@ -171,13 +159,9 @@ def test_a_task_that_ended_well_and_was_not_confirmed_has_not_failed() -> None:
 
 
 def test_functions_stand_in_the_order_of_their_plans_with_labels_of_their_own() -> None:
-    """Whoever tells first: a label is that of the plan's place, and no other function has it."""
+    """Whoever tells first: a label is that of the plan's place, and no other function has it, whatever it is called."""
     run = run_of(message(1, name="g", use=3), message(1, name="f", use=2), message(1, name="g", use=1))
     assert [one["function"] for one in run.to_plain()] == ["g", "f", "g #2"]
-
-
-def test_a_label_that_looks_like_a_number_is_given_once() -> None:
-    """Also where a function is itself called like the label of another."""
     run = run_of(message(1, name="g", use=1), message(1, name="g", use=2), message(1, name="g #2", use=3))
     assert len({one["function"] for one in run.to_plain()}) == 3
 
@@ -202,9 +186,12 @@ def test_thousands_of_tasks_need_little_memory() -> None:
 
 def test_the_figures_of_tasks_add_up() -> None:
     """Sums, peaks, means and quantiles of the whole are those of its tasks together."""
-    (found,) = run_of(message(1, rows=10), message(2, rows=30), message(3, "failed", rows=5)).to_plain()
+    told = [message(1, rows=10), message(2, rows=30), message(3, "failed", rows=5)]
+    for one, seconds in zip(told[:2], (2.0, 0.5), strict=True):
+        one["functions"]["1:0"]["metrics"]["limit_seconds"] = {"RateLimit(20)": seconds, "job_capacity": 0.0}
+    (found,) = run_of(*told).to_plain()
     assert (found["calls"], found["attempts"], found["retries"], found["seconds"]) == (40, 42, 2, 40.0)
-    assert found["time"]["calls_busy"] == 40.0
+    assert (found["time"]["calls_busy"], found["limit_seconds"]["RateLimit(20)"]) == (40.0, 2.5)
     assert found["latency"]["mean"] == pytest.approx((10 * 0.02 + 30 * 0.03) / 40)
     assert found["in_flight"]["mean"] == pytest.approx((10 * 0.02 + 30 * 0.03) / 40)
     assert (found["began"], found["ended"]) == (101.0, 132.0)
@@ -270,7 +257,6 @@ def test_a_partition_whose_last_attempts_failed_is_given_up_whoever_had_done_it_
 
 
 def test_a_look_changes_nothing() -> None:
-    """Those that run are added to a copy, of every field."""
     run = run_of(message(1), message(2, "failed"))
     before = rounded(run)
     run.add(attempt(3, "running", 0, stage=2))
@@ -280,12 +266,3 @@ def test_a_look_changes_nothing() -> None:
     run._running.clear()
     run._unsure.clear()
     assert rounded(run) == before
-
-
-def test_the_waits_for_a_limit_add_up() -> None:
-    """Over the tasks that have begun with it; one without a limit has none."""
-    first, second, other = message(1), message(2), message(3)
-    for told, seconds in ((first, 2.0), (second, 0.5)):
-        told["functions"]["1:0"]["metrics"]["limit_seconds"] = {"RateLimit(20)": seconds, "job_capacity": 0.0}
-    (found,) = run_of(first, second, other).to_plain()
-    assert found["limit_seconds"] == {"RateLimit(20)": 2.5, "job_capacity": 0.0}

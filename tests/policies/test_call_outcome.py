@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import errno
 import gzip
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from asyncudf import AsyncTimeoutError, ResultError
 from asyncudf._policies.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import is_retryable
 
@@ -40,8 +42,14 @@ def answered(status: int) -> SimpleNamespace:
     return SimpleNamespace(status_code=status, headers={})
 
 
+def caused_by(cause: BaseException) -> Exception:
+    error = RuntimeError("the call failed")
+    error.__cause__ = cause
+    return error
+
+
 # The classes that users of each meet, with their bases; `ConnectionError_` is the client's own of that name.
-CLIENTS = {
+CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
     "aiohttp": [
         (of_client("ClientConnectorError ClientOSError ClientConnectionError ClientError"), DOWN),
         (of_client("ServerDisconnectedError ServerConnectionError ClientConnectionError ClientError"), DOWN),
@@ -120,6 +128,19 @@ CLIENTS = {
         (of_client("ServerSelectionTimeoutError AutoReconnect ConnectionFailure PyMongoError"), DOWN),
         (of_client("DuplicateKeyError WriteError OperationFailure PyMongoError"), NOTHING),
     ],
+    "a call itself": [
+        (None, UP),
+        (ResultError("not a number"), UP),
+        (ConnectionRefusedError(), DOWN),
+        (AsyncTimeoutError("no result within 3 s"), DOWN),
+        (of_client("Busy", status=408), DOWN),
+        (of_client("Busy", status=500), DOWN),
+        (of_client("Busy", status=503, headers={"retry-after": "3"}), THROTTLED),
+        (caused_by(of_client("Busy", status=502)), DOWN),
+        (caused_by(ConnectionResetError()), DOWN),
+        (KeyError("city"), NOTHING),
+        (asyncio.CancelledError(), NOTHING),
+    ],
     "others": [
         (of_client("Unavailable RequestExecutionException DriverException"), DOWN),  # Cassandra
         (of_client("OperationTimedOut DriverException"), DOWN),
@@ -135,6 +156,10 @@ def test_what_clients_raise(client: str) -> None:
     """None of them is imported: what is read are statuses, codes, the numbers of OSErrors, and words of names."""
     for error, outcome in CLIENTS[client]:
         assert outcome_of(error) is outcome, [kind.__name__ for kind in type(error).__mro__]
+        if error is not None:
+            assert is_retryable(error) is (outcome in (DOWN, THROTTLED)), [
+                kind.__name__ for kind in type(error).__mro__
+            ]
 
 
 SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0), [Errno {0}] Connect call failed"
@@ -175,10 +200,8 @@ class ClientConnectorError(OSError):
 def test_too_many_open_files_say_nothing_of_the_service_and_may_be_fewer_the_next_time(number: int) -> None:
     """aiohttp's error counted as a failure of the service and opened the breaker."""
     cause = OSError(number, "Too many open files")
-    wrapped = ConnectionError("connection failed")
-    wrapped.__cause__ = cause
     several = OSError(SEVERAL.format(number))
-    for error in (cause, ClientConnectorError(number, "Too many open files"), wrapped, several):
+    for error in (cause, ClientConnectorError(number, "Too many open files"), caused_by(cause), several):
         assert outcome_of(error) is NOTHING
         assert is_retryable(error)
 

@@ -2,43 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import OptionError
 from asyncudf._policies.error_budget import ErrorBudget, Failures
-
-
-@pytest.mark.parametrize("value", [-1, 1.0, 1.5, 0.0, math.nan, True, "2%", None])
-def test_what_is_neither_a_count_nor_a_share_is_refused(value: Any) -> None:
-    """1.0 too: nobody can say whether it is one row or all of them."""
-    with pytest.raises(OptionError, match="max_failures must be a whole number of rows, or a share of them"):
-        ErrorBudget.of(value)
-
-
-@pytest.mark.parametrize(
-    ("budget", "rows", "failed", "is_spent"),
-    [
-        (0, 1, 0, False),
-        (0, 1, 1, True),
-        (5, 5, 5, False),
-        (5, 6, 6, True),
-        (0.02, 99, 99, False),
-        (0.02, 100, 2, False),
-        (0.02, 100, 3, True),
-        (0.02, 1000, 20, False),
-        (0.02, 1000, 21, True),
-    ],
-)
-def test_it_is_spent_by_one_more_than_allowed(budget: Any, rows: int, failed: int, is_spent: bool) -> None:
-    """A count at once, a share after 100 rows."""
-    failures = Failures()
-    failures.add(rows, {"TimeoutError": failed})
-    assert ErrorBudget.of(budget).is_spent(failures) is is_spent
 
 
 def test_the_error_names_what_went_wrong_most() -> None:

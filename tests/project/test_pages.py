@@ -37,7 +37,6 @@ def examples_of(name: str) -> list[doctest.DocTest]:
 
 
 def test_the_examples_in_docstrings_run() -> None:
-    """All failures are listed, each with its module and line."""
     told: list[str] = []
     for name in MODULES:
         runner = doctest.DocTestRunner(verbose=False)
@@ -93,7 +92,6 @@ def test_the_reference_has_each_public_name_and_each_option() -> None:
 
 
 def test_the_page_about_the_inside_names_files_that_exist() -> None:
-    """A file that goes into another one takes its name from the page."""
     text = (ROOT / "docs" / "internals.md").read_text()
     named = set(re.findall(r"`((?:_\w+/)+\w+\.py)`", text))
     assert len(named) > 20

@@ -153,7 +153,6 @@ class TestDistribution:
         assert programs == {".ci/run", ".ci/as_user", *(f"scripts/{name}" for name in names)}
 
     def test_links_of_the_readme_lead_to_the_repository(self, built: Distribution) -> None:
-        """PyPI shows the README without the files that it links to."""
         with zipfile.ZipFile(built.wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             shown = archive.read(name).decode()
@@ -178,19 +177,6 @@ import importlib, json, pkgutil
 import asyncudf
 names = ["asyncudf", *(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
 print(json.dumps({name: importlib.import_module(name).__file__ for name in names}))
-"""
-
-RUN_ROWS = """
-import asyncio, json
-from asyncudf import async_pandas_udf
-from asyncudf.testing import run_rows
-
-@async_pandas_udf("string")
-async def shout(word: str) -> str:
-    await asyncio.sleep(len(word))
-    return word.upper()
-
-print(json.dumps([run_rows(shout, ["long", "one"]), run_rows(shout, ["long", "one"], output_mode="unordered")]))
 """
 
 # What is defined in a program travels by value. Of `func` it is the object that Spark sends to its workers.
@@ -282,17 +268,12 @@ def test_a_function_pickled_in_one_process_runs_in_another(tmp_path: Path) -> No
 
 @pytest.mark.services
 class TestElsewhere:
-    """The wheel in an environment of its own."""
-
     def test_every_module_can_be_imported(self, elsewhere: Path, tmp_path: Path) -> None:
         found = json.loads(run_program(elsewhere, IMPORT_ALL, tmp_path))
         files = [name.removesuffix(".py") for name in SOURCES.values() if name.endswith(".py")]
         assert found.keys() == {name.removesuffix("/__init__").replace("/", ".") for name in files}
         for name, file in found.items():
             assert is_within(file, elsewhere), f"{name} is that of {file}"
-
-    def test_a_function_runs(self, elsewhere: Path, tmp_path: Path) -> None:
-        assert json.loads(run_program(elsewhere, RUN_ROWS, tmp_path)) == [["LONG", "ONE"], ["ONE", "LONG"]]
 
     def test_a_function_of_an_earlier_process_runs(self, elsewhere: Path, tmp_path: Path) -> None:
         """Made there, and made here: driver and workers need not have got the library in the same way."""

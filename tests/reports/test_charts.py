@@ -47,41 +47,26 @@ def steps_of(path: str) -> list[tuple[float, float]]:
 
 
 class TestHistogram:
-    """The bars of latencies."""
-
     @given(latencies)
     def test_every_call_is_in_a_bar(self, seconds: list[float]) -> None:
-        """The highest bar is full, and none stands on another or outside of the chart."""
-        chart = histogram_of(figures_of(seconds), QUANTILES)
+        """Bars, quantiles and ticks are in their places: none on another, none outside, each where its calls are."""
+        figures = figures_of(seconds)
+        chart = histogram_of(figures, QUANTILES)
         assert chart is not None
         assert sum(bar.calls for bar in chart.bars) == len(seconds)
         assert max(bar.height for bar in chart.bars) == pytest.approx(100)
         assert all(bar.at >= 0 and bar.at + bar.width <= 100 + 1e-6 for bar in chart.bars)
         assert all(bar.at + bar.width <= after.at + 1e-6 for bar, after in pairwise(chart.bars))
-
-    @given(latencies)
-    def test_a_quantile_is_within_its_bar(self, seconds: list[float]) -> None:
-        """Its line stands where the calls are that it is about, to the width of a bucket."""
-        figures = figures_of(seconds)
-        chart = histogram_of(figures, QUANTILES)
-        assert chart is not None
         bucket = min(bar.width for bar in chart.bars)
         for mark in chart.quantiles:
             assert mark.value == figures[mark.name]
             assert any(bar.at - bucket <= mark.at <= bar.at + bar.width + bucket for bar in chart.bars)
-
-    @given(latencies)
-    def test_ticks_have_space(self, seconds: list[float]) -> None:
-        """They are in order, inside of the chart, and far enough from each other; one at least is there."""
-        chart = histogram_of(figures_of(seconds), QUANTILES)
-        assert chart is not None
         assert chart.ticks
         assert all(0 <= tick.at <= 100 for tick in chart.ticks)
         assert all(after.at - tick.at >= TICK_SPACE - 0.5 for tick, after in pairwise(chart.ticks))
 
     @pytest.mark.parametrize("factor", [1e-4, 1, 60])
     def test_calls_that_are_equal_are_one_slim_bar(self, factor: float) -> None:
-        """In the middle, of a chart that spans a factor of two."""
         chart = histogram_of(figures_of([factor] * 7), QUANTILES)
         assert chart is not None
         (bar,) = chart.bars
@@ -90,17 +75,10 @@ class TestHistogram:
         assert bar.shortest <= factor * 1.02
         assert bar.longest >= factor / 1.02
 
-    def test_without_calls_there_is_none(self) -> None:
-        """Nothing is drawn of nothing."""
-        assert histogram_of({"histogram": []}, QUANTILES) is None
-
 
 class TestSegments:
-    """The parts of a bar."""
-
     @given(st.dictionaries(st.sampled_from("abcdefghi"), st.floats(min_value=0, max_value=1e6)))
     def test_they_fill_the_bar(self, parts: dict[str, float]) -> None:
-        """Each begins where the one before ends."""
         whole = sum(parts.values())
         segments = segments_of(parts, whole)
         assert [segment.name for segment in segments] == [name for name, part in parts.items() if part > 0]
@@ -114,49 +92,39 @@ class TestCurves:
     """What tasks did over time."""
 
     @given(stretches)
-    def test_the_area_is_the_rows_that_were_done(self, stretches: list[tuple[float, int, float]]) -> None:
-        """However long each stretch was, and however the chart is cut."""
-        timeline = timeline_of(stretches)
-        chart = curves_of([timeline], 64)
-        drawn, begin = 0.0, 0.0
-        for height, end in steps_of(chart.rates[0]):
-            assert -0.01 <= height <= 100.01
-            drawn += height / 100 * chart.rate * (end - begin) / 100 * chart.seconds
-            begin = end
-        assert drawn == pytest.approx(
-            sum(rows for _, rows, _ in stretches), rel=0.02, abs=chart.rate * chart.seconds / 2e4
-        )
-
-    @given(stretches)
-    def test_calls_in_flight_keep_their_mean(self, stretches: list[tuple[float, int, float]]) -> None:
-        """And never stand above the capacity."""
+    def test_the_areas_are_the_rows_that_were_done_and_the_calls_in_flight(
+        self, stretches: list[tuple[float, int, float]]
+    ) -> None:
+        """However long each stretch was, and however the chart is cut; and never above the capacity."""
         timeline = timeline_of(stretches)
         chart = curves_of([timeline], 64)
         assert chart.in_flight == 64
-        mean, begin = 0.0, 0.0
-        for height, end in steps_of(chart.calls[0]):
-            assert -0.01 <= height <= 100.01
-            mean += height / 100 * 64 * (end - begin) / 100
-            begin = end
-        wanted = sum(length * calls for length, _, calls in stretches) / timeline[-1][0]
-        assert mean == pytest.approx(wanted, abs=0.1)
+        areas = []
+        for path in (chart.rates[0], chart.calls[0]):
+            area, begin = 0.0, 0.0
+            for height, end in steps_of(path):
+                assert -0.01 <= height <= 100.01
+                area += height / 100 * (end - begin) / 100
+                begin = end
+            areas.append(area)
+        rows = sum(rows for _, rows, _ in stretches)
+        drawn = areas[0] * chart.rate * chart.seconds
+        assert drawn == pytest.approx(rows, rel=0.02, abs=chart.rate * chart.seconds / 2e4)
+        mean = sum(length * calls for length, _, calls in stretches) / timeline[-1][0]
+        assert areas[1] * 64 == pytest.approx(mean, abs=0.1)
 
     def test_tasks_have_one_scale(self) -> None:
-        """A task half as long ends in the middle."""
         chart = curves_of([[[4.0, 40, 2, 0]], [[2.0, 10, 1, 0]]], None)
         assert (chart.seconds, chart.rate, chart.in_flight) == (4.0, 10.0, 2.0)
         assert steps_of(chart.rates[0])[-1] == (100, 100)
         assert steps_of(chart.rates[1])[-1] == (50, 50)
         assert steps_of(chart.calls[1])[-1] == (50, 50)
+        assert curves_of([[[1.0, 1, 30, 0]]], 20).in_flight == 30  # beyond the capacity, whatever the options say
 
     def test_a_last_short_stretch_is_no_spike(self) -> None:
         """Rows that are counted when a task ends would else be a million in a second."""
         chart = curves_of([[[10.0, 1000, 5, 0], [10.000001, 5, 0, 0]]], 5)
         assert chart.rate <= 150
-
-    def test_more_calls_than_the_capacity_are_shown(self) -> None:
-        """The scale grows, whatever the options say."""
-        assert curves_of([[[1.0, 1, 30, 0]]], 20).in_flight == 30
 
     @pytest.mark.parametrize("timelines", [[], [[]], [[[0.0, 0, 0, 0]]], [[[1.0, 0, 0, 0]]]])
     def test_nothing_is_drawn_of_nothing(self, timelines: list[list[list[float]]]) -> None:
@@ -164,3 +132,4 @@ class TestCurves:
         chart = curves_of(timelines, None)
         assert all(math.isfinite(end) and end >= 0 for end in (chart.seconds, chart.rate, chart.in_flight))
         assert all(height == 0 for path in chart.rates for height, _ in steps_of(path))
+        assert histogram_of({"histogram": []}, QUANTILES) is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asyncudf._reports.displays import Display, TerminalDisplay, progress_display
+from asyncudf._reports.displays import TerminalDisplay, progress_display
 from asyncudf._reports.progress import Snapshot
 
 
@@ -73,7 +73,7 @@ class TestTerminal:
     def test_it_tells_of_each_function_in_two_lines(self) -> None:
         assert lines_of(snapshot()) == [
             "weather  " + "━" * 30 + "  62%  124,000 of ~200,000 rows  2,000 rows/s  0:38 left",
-            "         40 in flight  12 errors  1 retry  p50 48 ms  p95 1.2 s",
+            "         40 calls in flight  12 errors  1 retry  p50 48 ms  p95 1.2 s",
             "4 of 8 tasks, 1:02",
         ]
 
@@ -96,16 +96,12 @@ class TestTerminal:
         assert lines_of(snapshot(), width=40)[0] == "weather  62%  0:38 left"
         assert lines_of(snapshot(), width=60)[0] == "weather  62%  124,000 of ~200,000 rows  0:38 left"
 
-    def test_names_in_wide_letters_keep_the_columns(self) -> None:
-        first, _, second, *_ = lines_of(snapshot(figures(function="天気"), figures()))
-        assert first.index("62%") + 2 == second.index("62%")  # two letters of two columns
-
     def test_functions_stand_in_columns(self) -> None:
-        slow = figures(function="geocode #2", rows=900, errors={}, retries=0)
+        slow = figures(function="天気", rows=900, errors={}, retries=0)
         first, _, second, *_ = lines_of(snapshot(figures(), slow))
-        assert [first.index("━"), first.index("%"), first.index(" rows "), first.index("rows/s")] == [
-            second.index("━"), second.index("%"), second.index(" rows "), second.index("rows/s"),
-        ]  # fmt: skip
+        assert [first.index(part) for part in ("━", "%", " rows ", "rows/s")] == [
+            2 + second.index(part) for part in ("━", "%", " rows ", "rows/s")
+        ]
 
     def test_names_cannot_move_the_cursor_or_use_markup(self) -> None:
         first, *_ = lines_of(snapshot(figures(function="\x1b[31m[bold]f")))
@@ -116,7 +112,7 @@ class TestTerminal:
         unknown = figures(rows=0, began=162.0, errors={}, retries=0, latency={"p50": None, "p95": None}, running=none)
         told = lines_of(Snapshot([unknown], 0, None, 62.0))
         assert told == [
-            "weather  0 rows  ? rows/s  ? left", "         0 in flight  0 errors  0 retries", "0 tasks, 1:02",
+            "weather  0 rows  ? rows/s  ? left", "         0 calls in flight  0 errors  0 retries", "0 tasks, 1:02",
         ]  # fmt: skip
 
     def test_it_is_redrawn_ten_times_a_second_at_most(self) -> None:
@@ -134,28 +130,19 @@ class TestTerminal:
         assert threading.enumerate() == before
 
     def test_what_the_program_prints_stands_above(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And is not overwritten by the next picture."""
-        stream = Terminal()
-        monkeypatch.setattr(sys, "stdout", stream)
-        display = progress_display(stream)
-        display.show(snapshot(seconds=60))
-        sys.stdout.write("own words\n")
-        display.show(snapshot(seconds=61))
-        display.close(snapshot())
-        assert sys.stdout is stream
+        """And is not overwritten by the next picture; what goes to a file does."""
+        for stdout in (stream := Terminal(), file := io.StringIO()):
+            monkeypatch.setattr(sys, "stdout", stdout)
+            display = progress_display(stream)
+            display.show(snapshot(seconds=60))
+            sys.stdout.write("own words\n")
+            display.show(snapshot(seconds=61))
+            display.close(snapshot())
+            assert sys.stdout is stdout
         before, after = stream.getvalue().split("own words\n")
         assert "weather" in before
         assert "weather" in after
-
-    def test_what_goes_to_a_file_stays_out_of_the_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stream, file = Terminal(), io.StringIO()
-        monkeypatch.setattr(sys, "stdout", file)
-        display = progress_display(stream)
-        display.show(snapshot())
-        sys.stdout.write("own words\n")
-        display.close(snapshot())
         assert file.getvalue() == "own words\n"
-        assert "own words" not in stream.getvalue()
 
     def test_without_color_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """And what is done of the bar can be told from the rest nevertheless."""
@@ -174,7 +161,7 @@ class TestTerminal:
 
 
 class TestLog:
-    LINE = "weather: 62%, 124,000 of ~200,000 rows, 2,000 rows/s, 0:38 left, 40 in flight, 12 errors, 1 retry, "
+    LINE = "weather: 62%, 124,000 of ~200,000 rows, 2,000 rows/s, 0:38 left, 40 calls in flight, 12 errors, 1 retry, "
 
     def test_it_is_one_line_in_ten_seconds_and_one_at_the_end(self) -> None:
         stream = io.StringIO()
@@ -185,22 +172,17 @@ class TestLog:
         told = stream.getvalue().splitlines()
         assert [line.rpartition("tasks, ")[2] for line in told] == ["0:10)", "0:20)", "0:25)"]
 
-    def test_the_line_tells_everything(self) -> None:
-        stream = io.StringIO()
+    @pytest.mark.parametrize("lack", ["no terminal", "a dumb one", "no rich"])
+    def test_where_nothing_can_be_redrawn_it_is_lines_that_tell_everything(
+        self, lack: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream = io.StringIO() if lack == "no terminal" else Terminal()
+        if lack == "a dumb one":
+            monkeypatch.setenv("TERM", "dumb")
+        elif lack == "no rich":
+            monkeypatch.setitem(sys.modules, "rich.console", None)
         progress_display(stream).show(snapshot())
         assert stream.getvalue() == f"asyncudf: {self.LINE}p50 48 ms, p95 1.2 s (4 of 8 tasks, 1:02)\n"
-
-    def test_a_dumb_terminal_is_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("TERM", "dumb")
-        stream = Terminal()
-        progress_display(stream).show(snapshot())
-        assert stream.getvalue().startswith(f"asyncudf: {self.LINE}")
-
-    def test_without_rich_a_terminal_is_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
-        stream = Terminal()
-        progress_display(stream).show(snapshot())
-        assert stream.getvalue().startswith(f"asyncudf: {self.LINE}")
 
     def test_without_unicode_names_are_shown_as_far_as_they_can_be(self) -> None:
         raw = io.BytesIO()
@@ -260,27 +242,14 @@ class TestNotebook:
         assert notebook[0].shown[-1]["text/plain"].startswith("<script>&???:")
         assert "<script>" not in page
 
-    def test_a_stream_that_is_given_is_used(self, notebook: list[Handle]) -> None:
-        stream = io.StringIO()
-        progress_display(stream).show(snapshot())
-        assert not notebook
-        assert stream.getvalue()
-
-    def test_ipython_in_a_terminal_is_no_notebook(
+    def test_a_stream_and_ipython_in_a_terminal_are_no_notebook(
         self, notebook: list[Handle], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        progress_display(sys.stdout).show(snapshot())
         monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: types.SimpleNamespace())
         progress_display().show(snapshot())
         assert not notebook
-        assert capsys.readouterr().err.startswith("asyncudf: weather")
-
-    def test_a_notebook_that_cannot_update_ends_it(
-        self, notebook: list[Handle], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        display = progress_display()
-        monkeypatch.setattr(notebook[0], "update", lambda *_, **__: 1 / 0)
-        display.show(snapshot())
-        display.close(snapshot())
+        assert [told.startswith("asyncudf: weather") for told in capsys.readouterr()] == [True, True]
 
 
 class Failing(Terminal):
@@ -301,8 +270,8 @@ class Failing(Terminal):
 
 
 class TestNeverFails:
-    @pytest.mark.parametrize("error", [OSError, BrokenPipeError, SystemExit])
-    @pytest.mark.parametrize("after", range(12))
+    @pytest.mark.parametrize("error", [BrokenPipeError, SystemExit])
+    @pytest.mark.parametrize("after", [0, 1, 2, 5, 11])
     def test_a_terminal_that_goes_away_ends_the_display_and_nothing_else(
         self, after: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -318,18 +287,14 @@ class TestNeverFails:
         assert not replaced
         assert stream.attempts in range(1, 6)
 
-    def test_a_closed_stream_is_nothing_to_complain_about(self) -> None:
-        for stream in (io.StringIO(), Terminal()):
-            stream.close()
-            display = progress_display(stream)
-            display.show(snapshot())
-            display.close(snapshot())
-
-    def test_a_stream_that_is_closed_meanwhile_is_none_either(self) -> None:
-        for stream in (io.StringIO(), Terminal()):
-            display = progress_display(stream)
+    @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+    def test_a_stream_that_is_closed_is_nothing_to_complain_about(self, stream: Callable[[], io.StringIO]) -> None:
+        before, meanwhile = stream(), stream()
+        before.close()
+        for one in (before, meanwhile):
+            display = progress_display(one)
             display.show(snapshot(seconds=60.0))
-            stream.close()
+            meanwhile.close()
             display.show(snapshot(seconds=90.0))
             display.close(snapshot())
 
@@ -350,14 +315,10 @@ class TestNeverFails:
         assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
     def test_an_interrupt_is_the_users(self) -> None:
-        stream = Terminal()
-        display = progress_display(stream)
-        stream.write = _raise(KeyboardInterrupt)  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
-            display.show(snapshot())
+            progress_display(Failing(0, KeyboardInterrupt)).show(snapshot())
 
     def test_the_end_is_what_is_shown_last(self) -> None:
-        """A thread may be in the middle of a picture when the run ends."""
         stream = io.StringIO()
         display = progress_display(stream)
         write, others = stream.write, list[threading.Thread]()
@@ -375,24 +336,8 @@ class TestNeverFails:
         display.show(snapshot(seconds=200.0))
         assert [line[-5:-1] for line in stream.getvalue().splitlines()] == ["1:02", "1:39"]
 
-    def test_a_run_that_ends_before_it_has_shown_anything_is_shown(self) -> None:
-        stream = Terminal()
-        progress_display(stream).close(snapshot())
-        assert "124,000 rows" in stream.getvalue()
-
     def test_a_display_can_be_closed_without_any_function(self) -> None:
         for stream in (io.StringIO(), Terminal()):
             display = progress_display(stream)
             display.show(Snapshot([], 0, None, 20.0))
             display.close(Snapshot([], 0, None, 21.0))
-
-
-def _raise(error: type[BaseException]) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
-
-
-def test_a_display_says_what_it_must_be() -> None:
-    assert Display.__abstractmethods__ == {"_draw"}

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from asyncudf._metrics.function_metrics import SinkRows
 from asyncudf._reports.progress import Progress, Snapshot, details, heading, tasks
 
 ONE = Progress(
@@ -21,7 +22,7 @@ ONE = Progress(
 def test_what_went_wrong_is_counted(number: int, words: list[str]) -> None:
     """1 retry, 2 retries."""
     told = [text for text, _ in details(dataclasses.replace(ONE, errors=number, retries=number, failed_tasks=number))]
-    assert told == ["1 in flight", *words]
+    assert told == ["1 call in flight", *words]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,7 @@ def test_tasks_are_those_that_were_named_last(done: int, total: int | None, word
 
 
 def test_a_sink_has_written_its_rows() -> None:
-    """Those that failed are not among them."""
-    assert heading(dataclasses.replace(ONE, rows=10, written=8))[0] == "8 rows written"
-    assert heading(dataclasses.replace(ONE, rows=10, written=8, expected=20, is_estimated=True))[0] == (
-        "8 of ~20 rows written"
-    )
+    """Those that failed, or were acknowledged before, are not among them, and yet the rows add up."""
+    one = dataclasses.replace(ONE, rows=10, expected=20, is_estimated=True, sink=SinkRows(7, 1, 2, 0))
+    assert heading(one)[0] == "10 of ~20 rows"
+    assert details(one)[0] == ("7 written, 1 failed, 2 acknowledged before", False)

@@ -136,7 +136,6 @@ def test_all_is_in_its_place(
 
 
 def test_dark_is_dark_and_light_is_light(chromium: Browser, runner: asyncio.Runner, pages: dict[str, Path]) -> None:
-    """As the system of who reads it; on paper it is light."""
     background = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
 
     async def brightness(theme: str, media: str = "screen") -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import RateLimit, ResultStore, SinkError, SinkReport
-from asyncudf._metrics.function_metrics import reused, written
+from asyncudf._metrics.function_metrics import SinkRows
 from asyncudf._reports.progress import ProgressTracker, Snapshot
 from asyncudf._reports.summary import summary
 from asyncudf._spark.sinks import SinkFigures
@@ -27,7 +27,8 @@ def report(**changed: object) -> SinkReport:
         "reused": 5,
         "skipped": 3,
         "calls": 1001,
-        "retried": 9,
+        "attempts": 1010,
+        "retried": 7,
         "reasons": {"HTTPStatusError 400": 11, "AsyncTimeoutError": 1},
         "examples": {
             "HTTPStatusError 400": "400 Bad Request\nfor <b>5</b>",
@@ -44,29 +45,30 @@ CLEAN = {"failed": 0, "reused": 0, "skipped": 0, "reasons": {}, "examples": {}}
 
 def test_the_counts_stand_in_its_repr() -> None:
     assert repr(report()) == (
-        "<SinkReport of post: written=980, failed=12, reused=5, skipped=3, calls=1001, retried=9, "
+        "<SinkReport of post: rows=1000, written=980, failed=12, reused=5, skipped=3, calls=1001, attempts=1010, "
+        "retried=7, "
         "reasons={'HTTPStatusError 400': 11, 'AsyncTimeoutError': 1}>"
     )
 
 
 def test_its_text_says_what_there_is() -> None:
     assert str(report()).splitlines() == [
-        "sink post",
-        "  written  980 rows",
-        "  failed   12 rows",
-        "           11 x HTTPStatusError 400, for example 400 Bad Request for <b>5</b>",
-        "           1 x AsyncTimeoutError, for example no result within 5 s",
-        "  reused   5 rows, acknowledged before or equal to another one",
-        "  skipped  3 rows with a NULL argument",
-        "  calls    1,001, and 9 retries",
+        "sink post, 1,000 rows: 980 written, 12 failed, 5 acknowledged before, 3 with a NULL argument",
+        "  failed   11 rows: HTTPStatusError 400, for example 400 Bad Request for <b>5</b>",
+        "           1 row: AsyncTimeoutError, for example no result within 5 s",
+        "  retried  7 rows",
+        "  sent     1,001 calls in 1,010 attempts",
         "  took     1 min 1 s",
     ]
-    assert str(report(**CLEAN)).splitlines()[1:3] == ["  written  980 rows", "  calls    1,001, and 9 retries"]
+    assert str(report(**CLEAN, retried=0, attempts=1001)).splitlines()[:2] == [
+        "sink post, 980 rows: 980 written",
+        "  sent     1,001 calls",
+    ]
 
 
 def test_a_notebook_shows_no_markup_of_a_service() -> None:
     html = report(function="<f>")._repr_html_()
-    assert "980 rows" in html
+    assert "1,000 rows: 980 written" in html
     assert "<b>" not in html
     assert "<f>" not in html
 
@@ -106,7 +108,7 @@ def test_figures_of_tasks_add_up() -> None:
     other.note_failures([("ValueError", "third")])
     other.metrics.failures = 1
     total = SinkFigures.of_tasks([one.to_json(), other.to_json()])
-    assert (total.failed, total.reused, total.metrics.null_rows, total.written) == (4, 3, 2, 6)
+    assert total.rows == SinkRows(written=6, failed=4, reused=3, skipped=2)
     assert total.reasons == {"ValueError": 3, "OSError": 1}
     assert total.examples == {"ValueError": "first", "OSError": "stored"}
     assert total.metrics.calls == 7
@@ -114,7 +116,7 @@ def test_figures_of_tasks_add_up() -> None:
 
 def test_no_tasks_are_figures_of_nothing() -> None:
     nothing = SinkFigures.of_tasks([])
-    assert (nothing.written, nothing.failed, nothing.reused, nothing.metrics.calls) == (0, 0, 0, 0)
+    assert (*nothing.rows, nothing.metrics.calls) == (0, 0, 0, 0, 0)
 
 
 # Which rows were written
@@ -130,9 +132,10 @@ def posted(rows: range | list[int], **options: Any) -> tuple[int, int, int]:
     """How many rows of a sink have failed, were reused, and were written, as all that reads its figures says."""
     sink = {**run_of_a_function(post, rows, on_error="dead_letter", **options), "entry_point": "sink"}
     (progress,) = ProgressTracker().track(Snapshot([sink], 1, 1, 10.0), is_over=True)
-    assert progress.written == written(sink)
-    assert f" {written(sink)} written" in summary({"functions": [sink], "is_over": True})
-    return sink["failures"], reused(sink), written(sink)
+    counts = SinkRows.of(sink)
+    assert progress.sink == counts
+    assert f" {counts.words}" in summary({"functions": [sink], "is_over": True})
+    return counts.failed, counts.reused, counts.written
 
 
 def test_the_stored_error_of_an_equal_row_is_a_failed_row_and_none_that_was_reused() -> None:
@@ -163,8 +166,8 @@ def test_rows_of_the_store_are_counted_when_they_are_done() -> None:
 
     def look() -> None:
         engine.look()
-        figures = vars(figures_so_far(engine))
-        seen.append((written(figures), reused(figures), figures["null_rows"]))
+        counts = SinkRows.of(vars(figures_so_far(engine)))
+        seen.append((counts.written, counts.reused, counts.skipped))
 
     for second in range(1, 9):
         engine.loop.call_at(second + 0.5, look)

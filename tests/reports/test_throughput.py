@@ -29,30 +29,22 @@ def function_of(
     }  # fmt: skip
 
 
-def test_with_half_of_the_slots_in_use_twice_as_much_is_possible() -> None:
-    """Four tasks of 20 slots, of which 10 were in use: a call had its slot for 0.4 s."""
-    ideal = throughput_of(function_of())
-    assert (ideal.achieved, ideal.parallel, ideal.in_slot) == (100.0, 4.0, pytest.approx(0.4))
-    assert ideal.possible == pytest.approx(20 * 4.0 / 0.4) == pytest.approx(200.0)
-
-
-def test_a_task_has_no_use_for_more_slots_than_it_has_rows() -> None:
-    """100 rows in four tasks: a capacity of 100,000 would not make 2,000,000 a second of them."""
-    ideal = throughput_of(function_of(capacity=100_000, rows=100, calls=100, mean=2.0, peak=20))
-    assert ideal.slots == 25
-    assert ideal.possible == pytest.approx(10.0 * 25 / 2)
-
-
-def test_slots_that_were_in_use_are_not_denied() -> None:
-    """One of four tasks may have had nearly all rows."""
-    assert throughput_of(function_of(capacity=100_000, rows=100, calls=100, mean=20.0, peak=97)).slots == 97
-
-
-def test_rows_of_a_micro_batch_are_one_call() -> None:
-    """Fifty rows for each call stay fifty."""
-    ideal = throughput_of(function_of(calls=20))
-    assert ideal.in_slot == pytest.approx(20.0)
-    assert ideal.possible == pytest.approx(200.0)
+@pytest.mark.parametrize(
+    ("given", "slots", "in_slot", "possible"),
+    [
+        ({}, 20, 0.4, 200.0),  # four tasks of 20 slots, of which 10 were in use: a call had its slot for 0.4 s
+        ({"capacity": 100_000, "rows": 100, "calls": 100, "mean": 2.0}, 25, 0.8, 125.0),  # slots no task has rows for
+        ({"capacity": 100_000, "rows": 100, "calls": 100, "mean": 20.0, "peak": 97}, 97, 8.0, 48.5),  # were in use
+        ({"calls": 20}, 20, 20.0, 200.0),  # calls of 50 rows each
+        ({"capacity": 1, "mean": 1.0, "peak": 1}, 1, 0.04, 100.0),  # it was always in use: that was ideal
+    ],
+)
+def test_more_is_possible_by_the_slots_that_were_not_in_use(
+    given: dict[str, Any], slots: int, in_slot: float, possible: float
+) -> None:
+    ideal = throughput_of(function_of(**given))
+    assert (ideal.slots, ideal.parallel) == (slots, 4.0)
+    assert (ideal.in_slot, ideal.possible) == (pytest.approx(in_slot), pytest.approx(possible))
 
 
 @given(st.integers(2, 500), st.floats(0.01, 1), st.integers(1, 10**9), st.floats(1e-3, 1e6), st.integers(1, 10**4))
@@ -80,9 +72,3 @@ def test_nobody_does_more_than_the_ideal(capacity: int, used: float, rows: int, 
 def test_where_the_figures_do_not_tell_it_there_is_none(function: dict[str, Any]) -> None:
     """Calls that never overlap may be of a kind that cannot."""
     assert throughput_of(function).possible is None
-
-
-def test_one_slot_that_was_always_in_use_was_ideal() -> None:
-    """With a capacity of 1 calls cannot overlap, and that is known."""
-    ideal = throughput_of(function_of(capacity=1, mean=1.0, peak=1))
-    assert ideal.possible == ideal.achieved

@@ -14,33 +14,40 @@ from asyncudf._reports.verdict import verdict
 from tests.kit.plain_figures import STATES, figures, latencies, task
 
 BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
-FULL = {"mean": 20, "peak": 20}
+FULL, TWO = {"mean": 20, "peak": 20}, {"mean": 2.0, "peak": 2}
 ONE_SLOW = latencies(1000, 0.05, 5.0)
 
 
-def test_every_state_has_a_sentence_of_its_own() -> None:
-    """None of the nine falls back on another's words."""
-    texts = {verdict(figures(**{state: 10.0})).text for state in STATES}
-    assert len(texts) == len(STATES)
+SURENESS = [
+    ("sure", figures(input=9.3, calls_busy=0.7)),
+    ("sure", figures(input=6.1, calls_busy=2.5, store=1.4)),
+    ("likely", figures(input=5.5, calls_busy=2.5, store=2.0)),  # half of the time, though nothing else cost as much
+    ("likely", figures(calls_busy=5.0, input=3.0, output=2.0, in_flight={"mean": 10, "peak": 20})),
+    ("not clear", figures(input=3.0, output=2.0, store=2.0, limit=2.0, calls_busy=1.0)),
+    # Too little: a job of a second tells nothing of one of an hour.
+    ("not clear", figures(calls_busy=9.0, input=1.0, latency=latencies(49, 1.5))),
+    ("not clear", figures(calls_busy=0.9, latency=latencies(5000, 0.001))),
+    ("not clear", figures(seconds=0, latency=latencies(0, 0.0))),
+    ("not clear", figures(calls_busy=1200.0, latency=latencies(40, 121.0), in_flight=FULL)),
+    ("likely", figures(calls_busy=1200.0, latency=latencies(40, 119.0), in_flight=FULL)),  # ten times the longest
+    # Another possible cause makes it likely at most, also where nearly all the time went to one state:
+    ("likely", figures(**BUSY)),  # how many calls the service takes
+    ("likely", figures(input=5.2, output=4.8)),
+    ("likely", figures(**BUSY, retries=500)),
+    ("likely", figures(calls_busy=10.0, latency=latencies(60_000, 0.001))),  # one thread
+    ("likely", figures(calls_busy=9.0, output=1.0, in_flight={"mean": 18.5, "peak": 20})),  # Spark is not much faster
+    ("likely", figures(calls_busy=9.0, input=1.0, options={"queue_size": 100, "batch_size": 50}, in_flight=TWO)),
+    ("likely", figures(blocked_loop=9.0, input=1.0)),  # a loop that threads keep busy
+]
 
 
-SURENESS = {
-    "sure": figures(input=9.3, calls_busy=0.7),
-    "likely": figures(calls_busy=5.0, input=3.0, output=2.0, in_flight={"mean": 10, "peak": 20}),
-    "not clear": figures(input=3.0, output=2.0, store=2.0, limit=2.0, calls_busy=1.0),
-}
-
-
-@pytest.mark.parametrize("sureness", SURENESS)
-def test_sureness_follows_the_share(sureness: str) -> None:
-    """One state alone is the answer; of many none is."""
-    assert verdict(SURENESS[sureness]).sureness == sureness
-
-
-def test_half_of_the_time_is_not_sure() -> None:
-    """Though nothing else cost nearly as much."""
-    assert verdict(figures(input=5.5, calls_busy=2.5, store=2.0)).sureness == "likely"
-    assert verdict(figures(input=6.1, calls_busy=2.5, store=1.4)).sureness == "sure"
+@pytest.mark.parametrize(("sureness", "function"), SURENESS)
+def test_sureness_follows_the_share(sureness: str, function: dict[str, Any]) -> None:
+    """One state alone is the answer; of many none is, and what is not clear promises nothing."""
+    found = verdict(function)
+    assert found.sureness == sureness
+    assert json.loads(json.dumps(found.to_plain())) == found.to_plain()
+    assert "would" not in found.text or "too short" not in found.text
 
 
 def test_blocks_that_cost_little_and_still_most_have_a_verdict() -> None:
@@ -48,40 +55,6 @@ def test_blocks_that_cost_little_and_still_most_have_a_verdict() -> None:
     found = verdict(figures(**{**dict.fromkeys(STATES, 1.0), "blocked_loop": 1.1}, in_flight={"mean": 10, "peak": 20}))
     assert (found.state, found.sureness) == ("blocked_loop", "not clear")
     assert "event loop" in found.text
-
-
-DOUBTFUL = {
-    "how many calls the service takes": figures(**BUSY),
-    "two that cost about the same": figures(input=5.2, output=4.8),
-    "retries": figures(**BUSY, retries=500),
-    "one thread": figures(calls_busy=10.0, latency=latencies(60_000, 0.001)),
-    "Spark, which is not much faster": figures(calls_busy=9.0, output=1.0, in_flight={"mean": 18.5, "peak": 20}),
-    "Spark, behind a small queue": figures(
-        calls_busy=9.0, input=1.0, options={"queue_size": 100, "batch_size": 50}, in_flight={"mean": 2.0, "peak": 2}
-    ),
-    "a loop that threads keep busy": figures(blocked_loop=9.0, input=1.0),
-}
-
-
-@pytest.mark.parametrize("case", DOUBTFUL)
-def test_another_possible_cause_makes_it_likely_at_most(case: str) -> None:
-    """Also where nearly all the time went to one state."""
-    assert verdict(DOUBTFUL[case]).sureness == "likely"
-
-
-TOO_LITTLE = {
-    "calls": figures(calls_busy=9.0, input=1.0, latency=latencies(49, 1.5)),
-    "time": figures(calls_busy=0.9, latency=latencies(5000, 0.001)),
-    "of all": figures(seconds=0, latency=latencies(0, 0.0)),
-}
-
-
-@pytest.mark.parametrize("what", TOO_LITTLE)
-def test_too_little_is_not_clear_and_promises_nothing(what: str) -> None:
-    """A job of a second tells nothing of one of an hour."""
-    found = verdict(TOO_LITTLE[what])
-    assert found.sureness == "not clear"
-    assert "would" not in found.text
 
 
 def hanging(*points: list[float], **given: Any) -> dict[str, Any]:
@@ -115,12 +88,6 @@ def test_calls_that_come_back_are_not_said_to_hang() -> None:
     assert "come back" not in verdict(figures(input=600.0, latency=latencies(0, 0.0), in_flight={"peak": 0})).text
 
 
-def test_few_calls_tell_enough_in_ten_times_the_longest() -> None:
-    """40 calls of two minutes are no short run."""
-    assert "all 20 slots" in verdict(figures(calls_busy=1200.0, latency=latencies(40, 119.0), in_flight=FULL)).text
-    assert "too short" in verdict(figures(calls_busy=1200.0, latency=latencies(40, 121.0), in_flight=FULL)).text
-
-
 def test_calls_that_still_run_are_not_taken_for_idle_slots() -> None:
     """They are in no latency yet, so a running task seems to have fewer in flight than it has."""
     started = {**BUSY, "in_flight": {"mean": 3.0, "peak": 20}}
@@ -130,14 +97,12 @@ def test_calls_that_still_run_are_not_taken_for_idle_slots() -> None:
 
 
 def test_a_running_task_that_winds_down_is_not_opening_resources() -> None:
-    """Its last call is in no latency yet."""
     running = task(30.0, longest=0.1, status="running", winding_down=28.0)
     text = verdict(figures(winding_down=28.0, calls_busy=2.0, tasks={"running": 1}, per_task=[running])).text
     assert "opened" not in text
 
 
 def test_an_attempt_timeout_that_is_shorter_already_is_not_advised() -> None:
-    """The change is one that changes something."""
     slow = figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1})
     assert "attempt_timeout=" not in verdict(slow).text
 
@@ -163,13 +128,6 @@ def test_rows_that_took_no_time_ran() -> None:
     """100,000 rows in less than the clock shows: "nothing ran" was said of them."""
     text = verdict(figures(seconds=0, rows=100_000, latency=latencies(100_000, 0.0))).text
     assert text == "too short to tell: 100,000 calls in 0 s"
-
-
-def test_plain_values() -> None:
-    """What `run.metrics` holds of it, for JSON."""
-    plain = verdict(figures(**BUSY)).to_plain()
-    assert json.loads(json.dumps(plain)) == plain
-    assert (plain["state"], plain["share"]) == ("calls_busy", pytest.approx(0.93))
 
 
 def test_long_names_of_errors_stay_within_a_line() -> None:
@@ -242,7 +200,6 @@ anything = st.fixed_dictionaries(
 
 @given(anything)
 def test_any_figures_have_a_verdict(function: dict[str, Any]) -> None:
-    """However odd or incomplete they are; the share is the account's."""
     found = verdict(function)
     account, total = function["time"], sum(function["time"].values())
     if total:

@@ -38,47 +38,29 @@ PAGE = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
 ONCE_MORE = RetryStrategy.fixed_delay(attempts=2, delay=0.01)
 
 # The function, its options, and what is said.
+TOO_MANY = " ended the job: more rows failed than it allows (mostly ValueError); first look why they fail"
+OF_NULL = {"on_error": "null"}
 ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "max_failures": (
-        rejecting,
-        {"on_error": "null", "max_failures": 100},
-        "max_failures=100 ended the job: more rows failed than it allows (mostly ValueError); first look why they fail",
-    ),
+    "max_failures": (rejecting, {**OF_NULL, "max_failures": 100}, f"max_failures=100{TOO_MANY}"),
     "max_failures, found when all rows are done": (
-        rejecting,
-        {"on_error": "null", "max_failures": 599, "capacity": 3000},
-        "max_failures=599 ended the job: more rows failed than it allows (mostly ValueError); first look why",
-    ),
+        rejecting, {**OF_NULL, "max_failures": 599, "capacity": 3000}, f"max_failures=599{TOO_MANY}"),
     "max_failures, with a store": (
-        rejecting,
-        {"on_error": "null", "max_failures": 0.02, "store": MemoryStore(), "version": "1"},
-        (
-            "max_failures=0.02 ended the job: more rows failed than it allows (mostly ValueError); first look why they "
-            "fail (run.metrics has examples); the store keeps the results of calls that have ended"
-        ),
-    ),
+        rejecting, {**OF_NULL, "max_failures": 0.02, "store": MemoryStore(), "version": "1"},
+        f"max_failures=0.02{TOO_MANY} (run.metrics has examples); the store keeps the results of calls"),
     "max_calls, though some calls have failed": (
-        rejecting,
-        {"on_error": "null", "max_calls": 1400, "retry": ONCE_MORE},
-        "max_calls=1_400 ended the job: all these calls were made, and rows are left; a higher one goes further",
-    ),
+        rejecting, {**OF_NULL, "max_calls": 1400, "retry": ONCE_MORE},
+        "max_calls=1_400 ended the job: all these calls were made, and rows are left; a higher one goes further"),
     "a service that is dead for too long": (
-        dead_after_a_while,
-        {"breaker": CircuitBreaker(max_open=60.0)},
-        "breaker= ended the job: the service gave no answer for its max_open (mostly ConnectionError); run it again",
-    ),
+        dead_after_a_while, {"breaker": CircuitBreaker(max_open=60.0)},
+        "breaker= ended the job: the service gave no answer for its max_open (mostly ConnectionError); run it again"),
     "a row that fails": (
-        rejecting,
-        {},
-        'a row that failed ended the job (mostly ValueError); on_error="null" or "dead_letter" keeps a task going',
-    ),
+        rejecting, {},
+        'a row that failed ended the job (mostly ValueError); on_error="null" or "dead_letter" keeps a task going'),
     "an error that is no row's": (
-        rejecting,
-        {"on_error": "null", "rate_limit": RateLimit(1000, cost=lambda n: -1, scope="task")},
-        "an error ended the job: cost of a rate limit must give a number of 0 or more, not -1; Spark's log tells more",
-    ),
-    "an exit": (leaving, {"on_error": "null"}, "an error ended the job: SystemExit; Spark's log tells more"),
-}
+        rejecting, {**OF_NULL, "rate_limit": RateLimit(1000, cost=lambda n: -1, scope="task")},
+        "an error ended the job: cost of a rate limit must give a number of 0 or more, not -1; Spark's log tells more"),
+    "an exit": (leaving, OF_NULL, "an error ended the job: SystemExit; Spark's log tells more"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -101,7 +83,6 @@ def test_a_partition_that_another_attempt_has_done_has_ended_nothing() -> None:
 
 
 def test_the_page_says_what_the_verdict_says() -> None:
-    """Word for word, but for line breaks."""
     quoted = " ".join(line.removeprefix("> ") for line in PAGE.splitlines())
     function, options, _ = ENDS["max_failures"]
     assert verdict(run_that_ends(function, range(3000), capacity=20, **options)).text in quoted

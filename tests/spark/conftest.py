@@ -29,7 +29,9 @@ SESSION_ZONE = "UTC"
 CONFIG = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
+    # Both save a tenth of most queries. Tests about plans have Spark's defaults, by the fixture `adaptive`.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": SESSION_ZONE,
     "spark.python.task.killTimeout": "100ms",
     "spark.python.daemon.module": "preloaded_daemon",
@@ -104,10 +106,20 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneC
     shutil.rmtree(folder, ignore_errors=True)
 
 
+# On, so that a test can have it: no task is copied before all have ended, unless a test lowers the quantile.
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "1.0",
+}
+
+
 @pytest.fixture(scope="session")
 def cluster(standalone: StandaloneCluster) -> Iterator[SharedDriver]:
     """A driver with two executors on a standalone cluster, two tasks in each; a task is tried four times."""
-    with contextlib.closing(SharedDriver(standalone.builder(cores=2))) as driver:
+    with contextlib.closing(SharedDriver(f"{standalone.builder(cores=2)}.config(map={SPECULATION!r})")) as driver:
         yield driver
 
 
@@ -143,6 +155,13 @@ def conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
+
+
+@pytest.fixture
+def adaptive(conf: Any) -> None:
+    """Queries are planned as Spark does by default."""
+    conf("spark.sql.adaptive.enabled", "true")
+    conf("spark.sql.shuffle.partitions", 2)
 
 
 @pytest.fixture

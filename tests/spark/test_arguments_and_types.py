@@ -10,7 +10,6 @@ from pyspark.sql import types as spark_types
 from asyncudf import (
     AsyncFunction,
     AsyncStream,
-    FunctionError,
     OutputTag,
     RuntimeContext,
     async_pandas_udf,
@@ -72,15 +71,6 @@ def test_a_wrong_call_of_a_table_function_is_refused_when_it_is_analysed(spark, 
     async_pandas_udf(greet, output_mode="unordered").register(spark, "greet_again")
     with no_job, pytest.raises(AnalysisException, match=message):
         spark.sql(f"SELECT * FROM {call}")
-
-
-def test_rows_without_columns_are_refused_when_planning(trips, no_job):
-    with no_job:
-        for plan in (AsyncStream, lambda df: ordered_wait(df, Both(), returnType="string")):
-            with pytest.raises(FunctionError, match="the DataFrame has no columns"):
-                plan(trips.select())
-        with pytest.raises(FunctionError, match="what map gives has no columns"):
-            AsyncStream(trips).map(lambda row: {}, "struct<>")
 
 
 def test_a_struct_without_fields_adds_nothing(spark, trips):

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from asyncudf import DEAD_LETTERS, AsyncStream, RuntimeContext, async_pandas_udf
+from asyncudf import DEAD_LETTERS, AsyncStream, async_pandas_udf
 from tests.kit.frames import tuples
-from tests.kit.spark_functions import LOG
 
 pytestmark = pytest.mark.spark
 
@@ -58,24 +57,3 @@ def test_operators_behind_a_side_output_are_collected_with_the_rest(spark, strea
         assert sorted(row.got for row in frames["main"].collect()) == [f"primary {i}" for i in (0, 2, 4)]
         assert tuples(frames["loud"]) == [(1,)] * 3
     assert (journal.count("primary"), journal.count("fallback")) == (6, 3)
-
-
-def test_the_only_operator_behind_a_side_output_is_kept_too(spark, stream_of, journal, primary, fallback):
-    main = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(primary)
-    frames = AsyncStream.collect(main=main, repaired=main.side_output(DEAD_LETTERS).ordered_wait(fallback))
-    assert [frames["repaired"].count(), frames["main"].count(), frames["repaired"].count()] == [3, 3, 3]
-    assert (journal.count("primary"), journal.count("fallback")) == (6, 3)
-
-
-def test_a_side_output_of_a_chain_behind_a_side_output(spark, stream_of, journal, primary):
-    @async_pandas_udf("got string", on_error="dead_letter")
-    async def last_resort(id: int, context: RuntimeContext):
-        context.output(LOG, {"id": id, "note": "tried"})
-        return {"got": f"{9 // (id - 1)}"}
-
-    lost = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(primary).side_output(DEAD_LETTERS)
-    tried = lost.map(lambda row: {"id": row["id"]}, "id bigint").ordered_wait(last_resort)
-    assert sorted(tuples(tried)) == [(3, "4"), (5, "2")]
-    assert sorted(tuples(tried.side_output(LOG))) == [(3, "tried"), (5, "tried")]
-    assert tuples(tried.side_output(DEAD_LETTERS).select("id", "error.function")) == [(1, "last_resort")]
-    assert journal.count("primary") == 6

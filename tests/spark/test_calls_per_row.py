@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from asyncudf import ResultStore, async_pandas_udf, ordered_wait
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("adaptive")]
 
 ROWS = 100
 PAGE = Path(__file__).parents[2] / "docs" / "calls.md"
@@ -24,30 +24,6 @@ def called(journal):
         return id % 10
 
     return called
-
-
-QUERIES = {
-    "a select": lambda df: df,
-    "a filter on the result": lambda df: df.where("r > 4"),
-    "a filter on the result, which is not selected": lambda df: df.where("r > 4").select("id"),
-    "a null filter": lambda df: df.where("r IS NOT NULL"),
-    "a column used twice": lambda df: df.select((sf.col("r") + 1).alias("a"), (sf.col("r") * 2).alias("b")),
-    "a column used twice and filtered": lambda df: df.withColumn("s", sf.col("r") + sf.col("r")).where(
-        "s > 4 AND r < 9"
-    ),
-    "a join": lambda df: df.join(df.sparkSession.range(10).withColumnRenamed("id", "k"), sf.col("r") == sf.col("k")),
-    "an aggregation": lambda df: df.groupBy("r").count(),
-    "a second filter": lambda df: df.where("r > 1").where("r < 8"),
-    "a distinct": lambda df: df.select("r").distinct(),
-}
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_as_many_calls_as_rows_under(spark, called, journal, query):
-    """Each plan around the column leaves it at one call for each row."""
-    df = spark.range(0, ROWS, 1, 2).select("id", called("id").alias("r"))
-    assert QUERIES[query](df).collect()
-    assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
 
 
 # The table of docs/calls.md: query, calls for 100 rows, and with deterministic=True.
@@ -64,22 +40,10 @@ MENTIONS = {
 }
 
 
+@pytest.mark.parametrize(
+    "query", ["f(id).a FROM t WHERE f(id).b > 0", "r.a FROM (SELECT f(id) r FROM t) WHERE r.b > 0"]
+)
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("query", MENTIONS)
-def test_every_mention_of_the_function_is_a_call(spark, journal, query, deterministic):
-    @async_pandas_udf("a int, b int", deterministic=deterministic)
-    async def f(id: int):
-        journal.write("called", id)
-        return {"a": id, "b": id % 10}
-
-    spark.udf.register("f", f)
-    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
-    assert spark.sql(query).collect()
-    assert len(journal) == MENTIONS[query][deterministic]
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("query", MENTIONS)
 def test_with_a_store_only_the_first_mention_is_a_call(spark, journal, query, deterministic):
     @async_pandas_udf(
         "a int, b int", deterministic=deterministic, store=ResultStore.executor(), version=f"{query} {deterministic}"
@@ -90,7 +54,7 @@ def test_with_a_store_only_the_first_mention_is_a_call(spark, journal, query, de
 
     spark.udf.register("f", f)
     spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
-    assert spark.sql(query).collect()
+    assert spark.sql(f"SELECT {query}").collect()
     assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
 
 
@@ -100,20 +64,11 @@ def test_the_readme_has_the_table_of_mentions():
     assert told == MENTIONS
 
 
+@pytest.mark.promise("calls for each row")
 def test_as_many_calls_as_rows_in_sql(spark, called, journal):
     spark.udf.register("called_sql", called)
     spark.sql("SELECT * FROM (SELECT id, called_sql(id) r FROM range(100)) WHERE r IS NOT NULL AND r > 4").collect()
     assert len(journal) == ROWS
-
-
-def test_as_many_calls_as_rows_in_the_operator_form(spark, called, journal):
-    ordered_wait(spark.range(0, ROWS, 1, 2), called).where("called > 4 AND called IS NOT NULL").collect()
-    assert len(journal) == ROWS
-
-
-def test_only_rows_that_pass_a_filter_before_the_column_are_called(spark, called, journal):
-    spark.range(0, ROWS, 1, 2).where("id < 30").select(called("id")).collect()
-    assert len(journal) == 30
 
 
 def test_a_result_that_nobody_reads_is_not_computed(spark, called, journal):
@@ -121,6 +76,7 @@ def test_a_result_that_nobody_reads_is_not_computed(spark, called, journal):
     assert len(journal) == 0
 
 
+@pytest.mark.promise("calls for each row")
 def test_rows_that_are_only_counted_are_called_by_an_operator_but_not_by_a_column(spark, called, journal):
     df = spark.range(0, ROWS, 1, 2)
     assert df.withColumn("r", called("id")).count() == ROWS

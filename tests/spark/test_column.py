@@ -1,7 +1,5 @@
 """An async function as a column and as a SQL function."""
 
-# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
-
 import asyncio
 import functools
 import re
@@ -11,7 +9,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import FunctionError, OutputMode, async_pandas_udf
+from asyncudf import async_pandas_udf
 
 pytestmark = pytest.mark.spark
 
@@ -46,15 +44,6 @@ def test_a_column_is_made_of(people, column, expected):
     assert people.select(column()).first()[0] == expected
 
 
-def test_null_reaches_the_function_as_none(people):
-    assert [row[0] for row in people.select(describe("name", "age")).collect()] == [
-        "Ada 36",
-        "Grace 85",
-        "None 1",
-        "Alan None",
-    ]
-
-
 @pytest.mark.parametrize("how", ["spark.udf.register", "its own register"])
 def test_a_registered_function_is_called_in_sql(spark, people, how):
     if how == "spark.udf.register":
@@ -72,10 +61,6 @@ def test_arguments_by_name_in_sql_give_no_result(spark, people):
     with pytest.raises(Exception, match=refusals):
         spark.sql("SELECT describe_named(age => age, name => name) FROM people").collect()
     assert spark.sql("SELECT describe_named(name, -1, '?') FROM people").first()[0] == "Ada -1?"
-
-
-def test_what_spark_udf_register_returns_is_a_column_function_too(spark, people):
-    assert people.select(spark.udf.register("describe_too", describe)("name")).first()[0] == "Ada -1"
 
 
 class Pickled:
@@ -131,17 +116,6 @@ def test_the_fields_of_a_struct_are_reached_with_a_dot(spark, people):
     assert spark.sql("SELECT weather(name).temp FROM people").first()[0] == 12.5
 
 
-@pytest.mark.usefixtures("small_batches")
-def test_results_come_in_the_order_of_the_rows_when_calls_finish_the_other_way_round(spark):
-    @async_pandas_udf(capacity=50)
-    async def slow_first(id: int) -> int:
-        await asyncio.sleep((50 - id % 50) / 1000)
-        return -id
-
-    rows = spark.range(0, 100, 1, 1).select("id", slow_first("id").alias("negative")).collect()
-    assert [(row.id, row.negative) for row in rows] == [(i, -i) for i in range(100)]
-
-
 def test_two_async_columns_and_one_over_the_result_of_another(spark):
     @async_pandas_udf
     async def double(x: int) -> int:
@@ -183,34 +157,6 @@ def test_beside_and_around_ordinary_pandas_udfs_of_the_same_query(spark, spark_e
         assert "ordered_wait(df.withColumn('c', tenfold(...)), successor, 'c')" in spark_error(after)
 
 
-def test_the_decorator_works_with_and_without_parentheses_and_leaves_the_coroutine_reachable(spark):
-    @async_pandas_udf
-    async def bare(x: int) -> int:
-        """One more."""
-        return x + 1
-
-    @async_pandas_udf()
-    async def empty(x: int) -> int:
-        return x + 1
-
-    @async_pandas_udf("bigint", capacity=3)
-    async def typed(x):
-        return x + 1
-
-    @async_pandas_udf(returnType="bigint")
-    async def named(x):
-        return x + 1
-
-    async def plain(x):
-        return x + 1
-
-    inline = async_pandas_udf(plain, "bigint", timeout=5)
-    functions = [bare, empty, typed, named, inline]
-    assert [asyncio.run(f.__wrapped__(1)) for f in functions] == [2] * 5
-    assert (bare.__name__, bare.__doc__) == ("bare", "One more.")
-    assert [spark.range(1, 2).select(f("id")).first()[0] for f in functions] == [2] * 5
-
-
 def test_all_that_can_be_called_can_be_a_column(spark):
     class Adder:
         def __init__(self, summand):
@@ -238,18 +184,6 @@ def test_all_that_can_be_called_can_be_a_column(spark):
     assert [spark.range(5, 6).select(column).first()[0] for column in columns] == [6, 7, 8, 9, 12]
 
 
-def test_functions_that_know_each_other_travel_together(spark):
-    @async_pandas_udf
-    async def double(x: int) -> int:
-        return 2 * x
-
-    @async_pandas_udf
-    async def halving(x: int) -> int:
-        return 0 if x == 0 else await halving.__wrapped__(x // 2) + await double.__wrapped__(1)
-
-    assert spark.range(8, 9).select(halving("id")).first()[0] == 8
-
-
 def test_broadcasts_accumulators_and_the_task_context_work_as_in_any_udf(spark):
     names = spark.sparkContext.broadcast({0: "zero", 1: "one"})
     calls = spark.sparkContext.accumulator(0)
@@ -267,18 +201,6 @@ def test_broadcasts_accumulators_and_the_task_context_work_as_in_any_udf(spark):
     assert calls.value == 2
 
 
-def test_with_options_makes_a_copy(spark, people):
-    @async_pandas_udf(on_error="raise")
-    async def fails(name: str) -> str:
-        raise ValueError("no")
-
-    lenient = fails.with_options(on_error="null", capacity=2)
-    assert lenient is not fails
-    assert fails.options.capacity == 100
-    assert fails.with_options(output_mode="unordered").options.output_mode is OutputMode.UNORDERED
-    assert people.select(lenient("name")).first()[0] is None
-
-
 def test_a_column_may_stand_where_spark_takes_an_expression(spark):
     @async_pandas_udf
     async def negative(x: int) -> int:
@@ -289,36 +211,3 @@ def test_a_column_may_stand_where_spark_takes_an_expression(spark):
     assert [row.id for row in df.orderBy(negative("id")).collect()] == [3, 2, 1, 0]
     mixed = df.select(sf.when(sf.col("id") > 1, negative("id") * 2).otherwise(sf.lit(0)))
     assert [row[0] for row in mixed.collect()] == [0, 0, -4, -6]
-
-
-def test_a_column_works_in_an_aggregation_once_it_is_a_column_of_the_input(spark):
-    @async_pandas_udf
-    async def parity(x: int) -> str:
-        return "even" if x % 2 == 0 else "odd"
-
-    df = spark.range(0, 10, 1, 1).withColumn("parity", parity("id")).groupBy("parity").agg(sf.sum("id").alias("total"))
-    assert {row.parity: row.total for row in df.collect()} == {"even": 20, "odd": 25}
-
-
-def test_no_rows_give_no_rows(spark, journal):
-    @async_pandas_udf
-    async def f(x: int) -> int:
-        journal.write("called")
-        return x
-
-    assert spark.range(0).select(f("id")).collect() == []
-    assert spark.range(0, 10, 1, 2).where("id > 99").select(f("id")).collect() == []
-    assert len(journal) == 0
-
-
-def test_a_column_that_is_awaited_names_the_function_itself(spark):
-    """As in a unit test of it; Python said "object Column can't be used in 'await' expression"."""
-
-    async def test():
-        return await describe("name")
-
-    with pytest.raises(FunctionError, match=r"cannot be awaited.*await f\.__wrapped__"):
-        asyncio.run(test())
-    with pytest.raises(FunctionError, match=r"takes columns or their names, not 5.*__wrapped__"):
-        describe(5)
-    assert asyncio.run(describe.__wrapped__("Ada")) == "Ada -1"

@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import socket
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 import redis
 
-from asyncudf._coordination.client import Coordinator, TaskLink
-from asyncudf._coordination.permits import SharedPermits
-from asyncudf._policies.rate_limit import RateLimit
-from asyncudf._spark import coordinators
-from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import SharedDriver, driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
-
-LIMIT = RateLimit(100, burst=2)
-
-
-class Calls:
-    """A job's tasks for `mapInArrow`: each begins a call for each row, when the coordinator permits it."""
-
-    def __init__(self, url: str, space: str, journal: Any, patience: float = 30.0) -> None:
-        self._url, self._space, self._journal, self._patience = url, space, journal, patience
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = sum(batch.num_rows for batch in batches)
-        times = asyncio.run(self._begin(rows))
-        yield pa.RecordBatch.from_pydict({"time": pa.array(times, pa.float64())})
-
-    async def _begin(self, calls: int) -> list[float]:
-        times: list[float] = []
-        errors: list[BaseException] = []
-        look = asyncio.Event()
-
-        def fail(error: BaseException) -> None:
-            errors.append(error)
-            look.set()
-
-        async with Coordinator(self._url, self._space, clock=time.monotonic, patience=self._patience) as coordinator:
-            permits = SharedPermits(TaskLink(coordinator, "t", look.set, fail), [("x", LIMIT)])
-            while len(times) < calls and not errors:
-                if permits.take([1.0]):
-                    times.append(time.time())
-                    self._journal.write("call")
-                else:
-                    await look.wait()
-                    look.clear()
-            await permits.close()
-        if errors:
-            raise errors[0]
-        return times
-
-
-def job(spark: Any, calls: Calls, rows: int) -> list[float]:
-    """Two tasks; the times at which calls have begun."""
-    return sorted(row.time for row in spark.range(0, rows, 1, 2).mapInArrow(calls, "time double").collect())
-
-
-def worst_second(times: list[float]) -> int:
-    return max(sum(begin <= one < begin + 1.0 for one in times) for begin in times)
-
-
-def server_of(url: str) -> int:
-    """Its process."""
-    with redis.Redis.from_url(url) as connection:
-        process: Any = connection.info("server")
-    number: int = process["process_id"]
-    return number
 
 
 def is_there(url: str) -> bool:
@@ -87,60 +23,6 @@ def is_there(url: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((parts.hostname, parts.port), timeout=1.0):
         return True
     return False
-
-
-def test_tasks_keep_a_limit_together(spark: Any, journal: Any) -> None:
-    """With the one server of the application, whichever session asks."""
-    url = coordinator_url(None)
-    assert url == coordinator_url(None, spark) == coordinator_url(None, spark.newSession())
-    assert urlsplit(url).hostname == "127.0.0.1"
-    times = job(spark, Calls(url, "together", journal), 300)
-    assert len(times) == 300
-    assert worst_second(times) <= 102 + LIMIT.saved
-
-
-def test_a_job_goes_on_when_its_coordinator_was_killed(spark: Any, journal: Any, until: Any) -> None:
-    """It is back at the same address; until then nothing begins, and what it forgot is worth a burst."""
-    url = coordinator_url(None)
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(job, spark, Calls(url, "killed", journal), 400)
-        until(lambda: len(journal) >= 100, "calls")
-        os.kill(server_of(url), signal.SIGKILL)
-        times = running.result()
-    assert len(times) == 400
-    assert worst_second(times) <= 102 + 2 * LIMIT.saved + 5
-    assert coordinator_url(None) == url
-
-
-def test_a_job_fails_when_its_coordinator_does_not_come_back(
-    spark: Any, journal: Any, until: Any, spark_error: Any
-) -> None:
-    """With an error that names it; it never goes on without. The next query has another."""
-    url = coordinator_url(None)
-    (server,) = [one for one in coordinators._servers.values() if one.url == url]
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(spark_error, lambda: job(spark, Calls(url, "gone", journal, 1.0), 100_000))
-        until(lambda: len(journal) >= 50, "calls")
-        os.killpg(server._watchdog.pid, signal.SIGKILL)
-        error = running.result()
-    assert f"the coordinator at redis://***@127.0.0.1:{urlsplit(url).port}/0 has not answered for 1 s" in error
-    assert urlsplit(url).password not in error
-    until(lambda: not is_there(url), "the server is gone")
-    again = coordinator_url(None)
-    assert again != url
-    assert len(job(spark, Calls(again, "again", journal), 10)) == 10
-
-
-def test_who_has_the_wrong_password_begins_nothing(spark: Any, journal: Any, spark_error: Any) -> None:
-    """The job fails at once, and shows neither password."""
-    url = coordinator_url(None)
-    password = urlsplit(url).password
-    assert password is not None
-    error = spark_error(lambda: job(spark, Calls(url.replace(password, "guessed"), "wrong", journal), 100))
-    assert "does not let us in" in error
-    assert password not in error
-    assert "guessed" not in error
-    assert len(journal) == 0
 
 
 # What programs begin with: a job whose tasks tell the server that they run, and then wait.
@@ -196,47 +78,16 @@ time.sleep(300)
         until(lambda: not is_there(second), "the server is gone")
 
 
-def test_a_cluster_shares_one_at_the_drivers_address(cluster: SharedDriver) -> None:
-    """Executors in other processes reach it: the tasks of each wait there for the other's."""
+def test_spark_connect_in_this_process_shares_one(connect: SharedDriver) -> None:
+    """`remote("local[2]")`: its workers are here, and the calls of both tasks count together."""
     program = """
-from asyncudf._spark.coordinators import coordinator_url
+@async_pandas_udf("long", max_calls=20, on_spent="null")
+async def call(id):
+    return id
 
-class Meets:
-    def __init__(self, url):
-        self.url = url
-    def __call__(self, batches):
-        import redis
-        with redis.Redis.from_url(self.url) as connection:
-            connection.sadd("executors", os.getppid())  # the daemon of the executor's workers
-            end = time.monotonic() + 60
-            while connection.scard("executors") < 2:
-                assert time.monotonic() < end, "only one executor has come"
-                time.sleep(0.05)
-        yield from batches
-
-print(spark.range(0, 4, 1, 4).mapInArrow(Meets(coordinator_url(None)), "id bigint").count())
+print(sorted(row.n is None for row in spark.range(0, 40, 1, 2).select(call("id").alias("n")).collect()).index(True))
 """
-    assert cluster.run(program) == "4\n"
-
-
-def test_spark_connect_in_this_process_shares_one(until: Any) -> None:
-    """`remote("local[2]")`: its workers are here. It ends with the session."""
-    pytest.importorskip("grpc", reason="Spark Connect is not installed")
-    program = """
-spark = session(SparkSession.builder.remote("local[2]"))
-url = coordinator_url(None)
-tell(url)
-run(spark, url)
-sys.stdin.readline()
-spark.stop()
-sys.stdin.readline()
-"""
-    # A port of its own, while other tests may use the usual one.
-    with driver(WAITS + program, SPARK_TESTING="1") as started:
-        url = next_line(started)
-        until(lambda: tasks(url) == 2, "both tasks run")
-        print(file=started.stdin, flush=True)
-        until(lambda: not is_there(url), "the server is gone")
+    assert connect.run(program) == "20\n"
 
 
 def shown_in(password: str, data: bytes) -> bool:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, ResultStore, async_pandas_udf, dry_run, ordered_wait, unordered_wait
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("adaptive")]
 
 
 class Query(NamedTuple):
@@ -74,50 +74,31 @@ QUERIES = {
     "no function": Query(lambda t, f: t, 0),
     "a result that nobody reads": Query(lambda t, f: results(t, f).select("id"), 0),
     "rows of Python": Query(lambda t, f: t.sparkSession.createDataFrame([(1,), (2,)], "id int").select(f("id")), 2),
-    "nested": Query(lambda t, f: t.select(f(f("id").getField("b"))), 200),
     "a case, which is evaluated for each row": sql("SELECT CASE WHEN id < 3 THEN f(id) END FROM t", calls=100),
-    "a SQL function named twice": sql("SELECT f(id).a, f(id).b FROM t", calls=200),
-    "a SQL function named twice, deterministic": sql("SELECT copied(id).a, copied(id).b FROM t", calls=100),
     "a function of SQL around it, named twice": sql("SELECT around(id), around(id) + 1 FROM t", calls=200),
-    "one in the other, in one node": sql("SELECT g(g(g(id))) FROM t", calls=300),
     "one in the other, sorted": sql("SELECT g(g(id)) x FROM t ORDER BY x", calls=400),
     "a function of others around it, in one node": sql("SELECT others(g(id)) FROM t", calls=100),
     "in a filter and a case": sql("SELECT CASE WHEN g(id) > 5 THEN 1 ELSE 2 END FROM t WHERE f(id).b > 3"),
-    "of constants": sql("SELECT f(1)", calls=1),
-    "a recursive query below": Query(
-        lambda t, f: recursive(t).select(f("n")),
-        no_most="hidden",
-    ),
     "a recursive query that calls": Query(
         lambda t, f: recursive(t, "SELECT max(r.a) FROM (SELECT f(id) r FROM t) c"),
         no_most="hidden",
     ),
-    "a filter below": Query(lambda t, f: results(few(t), f), 30),
     "a filter above": Query(lambda t, f: results(t, f).where("r.b = 3"), 100),
+    "an aggregate above": Query(lambda t, f: results(t, f).groupBy("r.b").count(), 100),
+    "a join above": Query(lambda t, f: results(t, f).join(few(t), "id"), 100),
     "a filter above, copied": sql(COPIED + "SELECT r.a FROM c WHERE r.b > 3"),
     "a filter between two": Query(lambda t, f: results(t, f).where("r.b < 3").select(f("r.a"))),
-    "a filter of the first among two": sql("SELECT f(id).a FROM t WHERE f(id).b > 2"),
     "NULL makes no call": Query(
         lambda t, f: t.selectExpr("IF(id % 3 = 0, NULL, id) AS id").select(f.with_options(on_null_input="null")("id"))
     ),
-    "an aggregate below": Query(lambda t, f: t.groupBy(sf.expr("id % 7 AS k")).count().select(f("k")), 7),
-    "an aggregate above": Query(lambda t, f: results(t, f).groupBy("r.b").count(), 100),
     "an aggregate between two": Query(
         lambda t, f: results(t, f).groupBy("r.b").agg(sf.max("id").alias("m")).select(f("m"))
-    ),
-    "a window": sql(CTE + "SELECT *, row_number() OVER (PARTITION BY r.b ORDER BY id) FROM c", calls=100),
-    "an explode below": Query(
-        lambda t, f: t.select(sf.explode(sf.sequence(sf.lit(1), "id")).alias("k")).select(f("k"))
     ),
     "an explode between two": Query(
         lambda t, f: results(few(t), f).select(sf.explode(sf.sequence(sf.lit(1), "r.b")).alias("k")).select(f("k")),
         no_most="results",
     ),
     "a sort": Query(lambda t, f: results(t, f).orderBy("r.a"), 200),
-    "a sort by another column": Query(lambda t, f: results(t, f).orderBy(sf.desc("id")), 200),
-    "a sort of one partition": Query(lambda t, f: results(t.coalesce(1), f).orderBy("r.a"), 200),
-    "a sort into one": Query(lambda t, f: results(t, f).repartitionByRange(1, "r.a"), 100),
-    "a sort of many partitions": Query(lambda t, f: results(t.repartition(5), f).orderBy("r.a")),
     "a sort of a skewed partition": Query(
         lambda t, f: results(
             t.sparkSession.range(0, 2_600, 1, 1).repartitionByRange(8, sf.expr("IF(id < 2500, 0, id)")), f
@@ -128,12 +109,8 @@ QUERIES = {
     "the first rows of a sort": Query(lambda t, f: results(t, f).orderBy("r.a").limit(3), 100),
     "a limit": Query(lambda t, f: results(t, f).limit(5)),
     "a limit below": Query(lambda t, f: results(t.limit(7), f), 7),
-    "a limit behind a filter": Query(lambda t, f: results(t, f).where("r.a > 70").limit(5)),
     "a limit of an operator": Query(lambda t, f: ordered_wait(t, f, "id", capacity=2, queue_size=2).limit(5)),
     "a limit between two": Query(lambda t, f: results(t, f).limit(5).select(f("r.a"))),
-    "a limit of each partition between two": Query(
-        lambda t, f: results(t, f).where("r.b < 9").select(f("r.a").alias("s")).limit(3).repartition(2)
-    ),
     "a function of others that stops early": Query(
         lambda t, f: results(t, f).mapInArrow(stops_early, "id long, r struct<a int, b int>")
     ),
@@ -141,34 +118,22 @@ QUERIES = {
     "a sample with replacement": Query(
         lambda t, f: results(few(t), f).sample(True, 4.0, seed=3).select(f("r.a")), no_most="results"
     ),
-    "rollup and distinct": Query(lambda t, f: results(t, f).rollup("r.b").count().distinct(), 100),
     "an exists": sql(
         "SELECT id FROM t WHERE id < 3 OR EXISTS (SELECT 1 FROM v WHERE v.id = t.id AND v.r.b = 3)", calls=100
     ),
-    "a union": Query(lambda t, f: results(t, f).union(results(few(t), f)), 130),
     "a union of one DataFrame": Query(lambda t, f: (lambda r: r.union(r))(results(t, f)), 200),
-    "a union sorted": Query(lambda t, f: results(t, f).union(results(few(t), f)).orderBy("r.a")),
-    "a join below": Query(lambda t, f: t.join(few(t), "id").select(f("id")), 30),
-    "a join above": Query(lambda t, f: results(t, f).join(few(t), "id"), 100),
-    "a join above, shuffled": Query(lambda t, f: results(t, f).join(few(t), "id"), 100, conf=SHUFFLED),
     "a join with nothing": Query(lambda t, f: results(t, f).join(t.where("id % 7 = 8"), "id"), conf=SHUFFLED),
     "a join in the stage of the function": Query(
         lambda t, f: results(t.repartition("id"), f).join(t.where("id = 3"), "id"), conf=SHUFFLED
     ),
-    "an anti join": Query(lambda t, f: results(t, f).join(few(t), "id", "anti"), 100),
-    "an anti join, shuffled": Query(lambda t, f: results(t, f).join(few(t), "id", "anti"), 100, conf=SHUFFLED),
     "an anti join that a NULL empties": sql("SELECT * FROM v WHERE id NOT IN (SELECT IF(id = 3, NULL, id) FROM t)"),
     "an anti join without a condition": sql("SELECT * FROM v WHERE NOT EXISTS (SELECT 1 FROM t WHERE id % 7 = 3)"),
-    "an outer join with nothing": Query(lambda t, f: results(t, f).join(nothing(t), "id", "left"), 100),
     "an outer join of nothing": Query(lambda t, f: nothing(t).join(results(t, f), "id", "left"), conf=SHUFFLED),
     "an outer join with nothing, shuffled": Query(
         lambda t, f: results(t, f).join(nothing(t), "id", "full"), 100, conf=SHUFFLED
     ),
     "a join planned anew, sorted": Query(
         lambda t, f: results(grouped(t), f).join(few(t), "id").orderBy("r.a"), conf=REPLANNED
-    ),
-    "a join planned anew, limited": Query(
-        lambda t, f: results(grouped(t), f).join(few(t), "id").limit(3), conf=REPLANNED
     ),
     "between two joins planned anew, sorted": Query(
         lambda t, f: results(t.join(few(t), "id"), f).join(grouped(t), "id").orderBy("r.a"), conf=REPLANNED
@@ -177,16 +142,10 @@ QUERIES = {
     "a join between two": Query(lambda t, f: results(t, f).join(few(t), "id").select(f("r.a")), no_most="results"),
     "a product": Query(lambda t, f: results(t, f).hint("shuffle_replicate_nl").crossJoin(few(t))),
     "an outer join without an equality": sql(CTE + "SELECT * FROM c FULL JOIN range(5) k ON c.id < k.id", calls=200),
-    "the same, not adaptive": sql(
-        CTE + "SELECT /*+ BROADCAST(k) */ * FROM range(5) k LEFT JOIN c ON c.id < k.id", calls=200, conf=PLAIN
-    ),
-    "a CTE joined with itself": sql(CTE + "SELECT * FROM c x JOIN c y ON x.id = y.id"),
-    "a CTE joined with itself, not adaptive": sql(CTE + "SELECT * FROM c x JOIN c y ON x.id = y.id", conf=PLAIN),
     "a CTE joined with itself, copied": sql(COPIED + "SELECT y.id FROM c x JOIN c y ON x.id = y.r.a WHERE x.r.b < 2"),
     "a CTE joined with itself, copied and shuffled": sql(
         COPIED + "SELECT * FROM c x LEFT JOIN c y ON x.id = y.r.a + 1", conf=SHUFFLED
     ),
-    "a CTE in a union": sql(CTE + "SELECT id FROM c UNION ALL SELECT r.a FROM c", calls=100),
     "a subquery": sql(CTE + "SELECT * FROM t WHERE id < (SELECT max(r.a) FROM c WHERE id < 20)", calls=100),
     "a subquery used twice": sql(
         "WITH m AS (SELECT max(r.a) x FROM (SELECT f(id) r FROM t)) "
@@ -195,26 +154,18 @@ QUERIES = {
     ),
     "a partition pruned by a join": sql("SELECT f(p.id) FROM parts p JOIN t ON p.k = t.id WHERE t.id < 2"),
     "a partition pruned by results": sql(COPIED + "SELECT p.id FROM parts p JOIN c ON p.k = c.id WHERE c.r.b = 2"),
-    "an operator": Query(lambda t, f: ordered_wait(t, f, "id"), 100),
     "an operator, filtered and counted": Query(
         lambda t, f: unordered_wait(t, f, "id").where("a > 3").groupBy().count(), 100
     ),
     "an operator, sorted": Query(lambda t, f: ordered_wait(t, f, "id").orderBy("a"), 200),
     "two operators": Query(lambda t, f: ordered_wait(ordered_wait(t, f, "id"), f, "a", as_="again"), 200),
     "a chain": Query(lambda t, f: AsyncStream(t).ordered_wait(f).unordered_wait(f, "a", as_="x").to_df(), 200),
-    "a chain with a map": Query(lambda t, f: AsyncStream(t).map(lambda row: row).ordered_wait(f).to_df(), 100),
     "a chain with a filter": Query(
         lambda t, f: AsyncStream(t).filter(lambda row: row["id"] < 7).ordered_wait(f).to_df()
     ),
     "a chain that makes rows": Query(
         lambda t, f: AsyncStream(t).flat_map(lambda row: [row, row], "id long").ordered_wait(f).to_df(),
         no_most="operators",
-    ),
-    "a table function": sql("SELECT * FROM rows_of_f(TABLE(t), 'id') WHERE a > 3", calls=100),
-    "a store": Query(
-        lambda t, f: t.selectExpr("id % 7 AS id").select(
-            f.with_options(store=ResultStore.executor(), version="bounds")("id")
-        )
     ),
     "a store, sorted and named twice": Query(
         lambda t, f: (lambda g: t.select(g("id").alias("x"), g("id").alias("y")).orderBy("x.a"))(

@@ -32,6 +32,7 @@ def looked_up(journal):
     return looked_up
 
 
+@pytest.mark.promise("chain")
 def test_branches_are_one_evaluation(spark, stream_of, journal, looked_up):
     shared = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(looked_up)
     frames = AsyncStream.collect(
@@ -63,27 +64,6 @@ def test_a_single_stream_is_collected_without_keeping_it(spark, stream_of, persi
     assert tuples(frames["only"]) == [(0, 0), (1, 10), (2, 20)]
     assert persisted() == 0
     assert len(journal) == 3
-
-
-def test_a_stream_collected_under_two_names_is_one_evaluation(spark, stream_of, journal, looked_up):
-    stream = stream_of(spark.range(0, 3, 1, 1)).ordered_wait(looked_up)
-    frames = AsyncStream.collect(one=stream, other=stream.branch(), source=stream_of(spark.range(0, 3)))
-    assert tuples(frames["one"]) == tuples(frames["other"]) == [(0, 0), (1, 10), (2, 20)]
-    assert frames["source"].count() == 3
-    assert len(journal) == 3
-
-
-def test_streams_of_several_dataframes_are_an_evaluation_each(spark, stream_of, journal, looked_up):
-    left = stream_of(spark.range(0, 3, 1, 1)).ordered_wait(looked_up)
-    right = stream_of(spark.range(10, 12, 1, 1)).ordered_wait(looked_up)
-    frames = AsyncStream.collect(
-        left=left, odd=left.filter(lambda row: row["id"] % 2), right=right, more=right.map(lambda row: row)
-    )
-    for _ in range(2):
-        assert tuples(frames["left"]) == [(0, 0), (1, 10), (2, 20)]
-        assert tuples(frames["odd"]) == [(1, 10)]
-        assert tuples(frames["right"]) == tuples(frames["more"]) == [(10, 100), (11, 110)]
-    assert sorted(journal.lines) == sorted(f"call {i}" for i in (0, 1, 2, 10, 11))
 
 
 def test_close_releases_what_is_kept_and_the_dataframes_go_on(spark, persisted, journal, looked_up):

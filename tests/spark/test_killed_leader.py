@@ -7,8 +7,6 @@ comes while the calls of one worker are in flight and rows of the other wait for
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -91,18 +89,3 @@ def assert_the_other_calls(driver: SharedDriver, store: str, folder: Path) -> No
 def test_of_two_executors_of_a_host(cluster: SharedDriver, tmp_path: Path) -> None:
     """The killed task runs again, on whichever executor."""
     assert_the_other_calls(cluster, f"ResultStore.disk({str(tmp_path / 'store')!r})", tmp_path)
-
-
-def test_of_two_tasks_of_a_local_job(retrying: SharedDriver, tmp_path: Path) -> None:
-    """Spark tries the killed task again, beside the one that has taken its leases."""
-    for store in (f"ResultStore.disk({str(tmp_path / 'store')!r})", "ResultStore.executor()"):
-        folder = tmp_path / str(len(store))
-        folder.mkdir()
-        assert_the_other_calls(retrying, store, folder)
-
-
-@pytest.fixture
-def retrying() -> Iterator[SharedDriver]:
-    """A driver whose tasks are tried four times."""
-    with closing(SharedDriver('SparkSession.builder.master("local[2,4]")')) as driver:
-        yield driver

@@ -12,109 +12,10 @@ import time
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, RetryStrategy, RuntimeContext, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import AsyncFunction, RuntimeContext, async_pandas_udf, ordered_wait, unordered_wait
+from tests.kit.doors import chain, column, through
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def client(journal):
-    @contextlib.asynccontextmanager
-    async def client():
-        loop = asyncio.get_running_loop()
-        journal.write("open", os.getpid())
-        try:
-            yield loop
-        finally:
-            await asyncio.sleep(0)
-            journal.write("close" if asyncio.get_running_loop() is loop else "close elsewhere")
-
-    return client
-
-
-def test_a_resource_is_opened_once_in_each_task_on_the_loop_of_the_calls(spark, journal, client):
-    @async_pandas_udf(resources=client)
-    async def on_the_same_loop(id: int, client) -> bool:
-        return asyncio.get_running_loop() is client
-
-    found = [row[0] for row in spark.range(0, 40, 1, 4).select(on_the_same_loop("id")).collect()]
-    assert found == [True] * 40
-    assert (journal.count("open"), journal.count("close")) == (4, 4)
-    assert len(journal) == 8
-
-
-def test_a_resource_that_is_a_class_is_named_by_the_parameter_it_fills(spark, journal):
-    class Session:
-        async def __aenter__(self):
-            journal.write("open")
-            return self
-
-        async def __aexit__(self, *error):
-            journal.write("close", error[0] and error[0].__name__)
-
-        async def get(self, id):
-            return id + 1
-
-    @async_pandas_udf(resources={"session": Session})
-    async def plus_one(id: int, session) -> int:
-        return await session.get(id)
-
-    assert [row.plus_one for row in ordered_wait(spark.range(0, 3, 1, 1), plus_one).collect()] == [1, 2, 3]
-    assert journal.lines == ["open", "close None"]
-
-
-def test_resources_close_in_reverse_order_after_the_calls(spark, journal):
-    def resource(name):
-        @contextlib.asynccontextmanager
-        async def manager():
-            journal.write("open", name)
-            yield name
-            journal.write("close", name)
-
-        return manager
-
-    @async_pandas_udf(resources={"first": resource("first"), "second": resource("second")})
-    async def uses_both(id: int, first, second) -> str:
-        journal.write("call")
-        return first + second
-
-    assert spark.range(1).select(uses_both("id")).first()[0] == "firstsecond"
-    assert journal.lines == ["open first", "open second", "call", "close second", "close first"]
-
-
-def test_a_resource_is_closed_when_a_row_fails_after_the_other_calls_have_ended(spark, journal, spark_error):
-    @contextlib.asynccontextmanager
-    async def client():
-        try:
-            yield
-        finally:
-            journal.write("closed")
-
-    @async_pandas_udf(resources=client)
-    async def fails(id: int, client) -> int:
-        if id == 3:
-            raise ValueError("three")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            journal.write("call ended")
-
-    assert "ValueError: three" in spark_error(spark.range(0, 4, 1, 1).select(fails("id")))
-    assert journal.lines == ["call ended"] * 3 + ["closed"]
-
-
-def test_a_resource_that_cannot_be_opened_is_named(spark, spark_error):
-    @contextlib.asynccontextmanager
-    async def database():
-        raise OSError("refused")
-        yield
-
-    @async_pandas_udf(resources=database, on_error="null")
-    async def f(id: int, database) -> int:
-        return id
-
-    text = spark_error(spark.range(1).select(f("id")))
-    assert "resource 'database' of f could not be opened: OSError: refused" in text
 
 
 class Service(AsyncFunction):
@@ -139,6 +40,7 @@ class Service(AsyncFunction):
         self.journal.write("close", self.partition, self.calls)
 
 
+@pytest.mark.promise("resources")
 @pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 def test_an_async_function_is_opened_and_closed_once_in_each_task_and_knows_its_partition(spark, journal, wait):
     df = wait(spark.range(0, 40, 1, 4), Service(journal), returnType="int")
@@ -148,11 +50,7 @@ def test_an_async_function_is_opened_and_closed_once_in_each_task_and_knows_its_
     assert sorted(journal.lines) == [f"close {i} 10" for i in range(4)] + [f"open {i}" for i in range(4)]
 
 
-def test_an_async_function_is_closed_when_a_row_fails(spark, journal, spark_error):
-    assert "ninety-nine" in spark_error(ordered_wait(spark.range(99, 100), Service(journal), returnType="int"))
-    assert [line.split()[0] for line in journal.lines] == ["open", "close"]
-
-
+@pytest.mark.promise("context")
 def test_the_context_of_a_plain_function(spark):
     """It tells Spark's partition and task, the attempt, what remains, and a key that is the same in every run."""
 
@@ -175,27 +73,6 @@ def test_the_context_of_a_plain_function(spark):
     assert [row.t.key for row in second] == [row.t.key for row in first], "the same in another run"
     moved = spark.range(0, 8, 1, 1).select("id", told("id").alias("t")).collect()
     assert [row.t.key for row in moved] == [row.t.key for row in first], "the same in another partition"
-
-
-def test_the_idempotency_key_is_the_same_in_every_attempt(spark):
-    @contextlib.asynccontextmanager
-    async def keys():
-        yield {}
-
-    @async_pandas_udf("array<string>", retry=RetryStrategy.fixed_delay(attempts=3, delay=0.001), resources=keys)
-    async def third_time_lucky(id: int, keys, context: RuntimeContext):
-        mine = keys.setdefault(id, [])
-        mine.append(f"{context.attempt_number} {context.idempotency_key}")
-        if len(mine) < 3:
-            raise ValueError
-        return mine
-
-    found = [
-        [text.split() for text in row[0]] for row in spark.range(0, 3, 1, 1).select(third_time_lucky("id")).collect()
-    ]
-    assert [[attempt for attempt, _ in row] for row in found] == [["1", "2", "3"]] * 3
-    assert all(len({key for _, key in row}) == 1 for row in found)
-    assert len({row[0][1] for row in found}) == 3
 
 
 # --- nothing is left behind -------------------------------------------------------------------------------------------
@@ -229,22 +106,15 @@ def pids(journal):
     return {int(line) for line in journal.lines}
 
 
-@pytest.mark.parametrize("entry_point", ["column", "unordered_wait", "table"])
-def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, entry_point):
-    df = spark.range(0, 20, 1, 2)
-    if entry_point == "column":
-        df.select(untidy("id")).collect()
-    elif entry_point == "unordered_wait":
-        unordered_wait(df, untidy).collect()
-    else:
-        df.createOrReplaceTempView("untidy_rows")
-        untidy.with_options(output_mode="unordered").register(spark, "untidy_of")
-        spark.sql("SELECT * FROM untidy_of(TABLE(untidy_rows))").collect()
+@pytest.mark.promise("nothing is left")
+@through("column", "table function", "unordered_wait")
+def test_an_exhausted_iterator_leaves_nothing_in_the_worker(spark, journal, workers, untidy, door):
+    door(spark.range(0, 20, 1, 2), untidy, "id").collect()
     workers.assert_clean(pids(journal), reused=True)
 
 
-@pytest.mark.parametrize("entry_point", ["column", "unordered_wait"])
-def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, entry_point):
+@through("column", "unordered_wait")
+def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, door):
     @async_pandas_udf
     async def fails(id: int) -> int:
         journal.write(os.getpid())
@@ -254,11 +124,11 @@ def test_a_failure_leaves_nothing_behind(spark, journal, workers, spark_error, e
             raise ValueError("thirteen")
         return id
 
-    df = spark.range(0, 20, 1, 2)
-    assert "thirteen" in spark_error(df.select(fails("id")) if entry_point == "column" else unordered_wait(df, fails))
+    assert "thirteen" in spark_error(door(spark.range(0, 20, 1, 2), fails, "id"))
     workers.assert_clean(pids(journal), reused=False)
 
 
+@pytest.mark.promise("nothing is left")
 def test_a_failing_task_ends_though_calls_do_not_heed_their_cancellation(spark, journal, workers, spark_error):
     @async_pandas_udf(on_error="raise")
     async def stubborn(id: int) -> int:
@@ -274,30 +144,7 @@ def test_a_failing_task_ends_though_calls_do_not_heed_their_cancellation(spark, 
     workers.assert_clean(pids(journal), reused=False)
 
 
-def test_a_cancelled_job_ends_its_workers_and_the_next_one_runs(spark, journal, workers, until):
-    @async_pandas_udf(timeout=60)
-    async def hangs(id: int) -> int:
-        journal.write(os.getpid())
-        await asyncio.Event().wait()
-
-    errors = []
-
-    def run():
-        try:
-            spark.sparkContext.setJobGroup("hanging", "calls that hang", interruptOnCancel=True)
-            spark.range(0, 2, 1, 2).select(hangs("id")).collect()
-        except Exception as error:
-            errors.append(str(error))
-
-    job = threading.Thread(target=run)
-    job.start()
-    until(lambda: len(journal) == 2, "both tasks have started")
-    spark.sparkContext.cancelJobGroup("hanging")
-    job.join()
-    assert "cancel" in errors[0].lower()
-    workers.assert_clean(pids(journal), reused=False)
-
-
+@pytest.mark.promise("nothing is left")
 def test_the_next_task_in_the_same_worker_starts_clean(spark, journal):
     """Context variables, the loop and the threads of one task are not those of the next."""
     names = ["asyncudf-loop", "asyncudf-watch"]
@@ -327,7 +174,6 @@ def test_calls_run_on_the_loop_that_was_asked_for(spark, loop, is_uvloop):
         kinds = type(asyncio.get_running_loop()).__mro__
         return any(kind.__module__.split(".")[0] == "uvloop" for kind in kinds)
 
-    column = async_pandas_udf(runs_on_uvloop, loop=loop)("id")
-    assert spark.range(1).select(column.alias("found")).first().found is is_uvloop
-    chained = ordered_wait(spark.range(1), runs_on_uvloop, loop=loop)
-    assert chained.first().runs_on_uvloop is is_uvloop
+    for door in (column, chain):
+        found = door(spark.range(1), async_pandas_udf(runs_on_uvloop, loop=loop), "id").first().result
+        assert found is is_uvloop

@@ -99,26 +99,3 @@ def test_the_calls_beyond_a_limit_are_bounded_and_end(
     workers.assert_clean({int(line.split()[1]) for line in journal.lines if line.startswith("open")}, reused=False)
     assert journal.count("call") == calls, "no call after the close"
     assert journal.count("open") == 1
-
-
-def test_calls_that_hang_beyond_a_limit_end_at_their_deadline(spark, journal, workers, until):
-    """Python does not write while nothing comes back, so a deadline is what ends it: the default has one."""
-    hidden = NoConnection()
-
-    @async_pandas_udf(timeout=1.0, capacity=20)
-    async def hangs_later(id: int) -> str:
-        assert hidden is None, "what `hide` returns"
-        if id < 400:
-            return "x" * 1000
-        journal.write("start", os.getpid())
-        try:
-            await asyncio.Event().wait()
-        finally:
-            journal.write("cancelled", os.getpid())
-
-    assert (
-        len(unordered_wait(spark.range(0, 5_000, 1, 1), hangs_later).where("hangs_later > ''").limit(5).collect()) == 5
-    )
-    until(lambda: 0 < journal.count("start") == journal.count("cancelled"), "all calls are cancelled")
-    workers.assert_clean({int(line.split()[1]) for line in journal.lines}, reused=False)
-    assert journal.count("start") == journal.count("cancelled") == 20

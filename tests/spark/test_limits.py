@@ -12,16 +12,13 @@ import pytest
 from aiohttp import web
 
 from asyncudf import (
-    DEAD_LETTERS,
     CircuitBreaker,
     RateLimit,
-    RetryStrategy,
     async_pandas_udf,
     http,
-    monitor,
     ordered_wait,
-    unordered_wait,
 )
+from tests.kit.doors import through
 from tests.kit.http_services import serving
 from tests.kit.limited import ahead_of
 
@@ -38,11 +35,11 @@ def noting(journal, **options):
         journal.write("open", time.time())
         yield
 
-    @async_pandas_udf("v long", resources=opened, **options)
+    @async_pandas_udf("long", resources=opened, **options)
     async def noted(id, opened):
         journal.write("call", time.time(), id)
         await asyncio.sleep(0.01)
-        return {"v": id}
+        return id
 
     return noted
 
@@ -52,57 +49,13 @@ def burst_used(journal, limit, word="call"):
     return ahead_of(limit, journal.times(word), since=journal.times("open")[0])
 
 
-def sql(spark, df, function):
-    df.createOrReplaceTempView("limited")
-    function.register(spark, "limited_call")
-    return spark.sql("SELECT limited_call(id).v AS v FROM limited")
-
-
-def table(spark, df, function):
-    df.createOrReplaceTempView("limited")
-    function.with_options(output_mode="unordered").register(spark, "limited_table")
-    return spark.sql("SELECT v FROM limited_table(TABLE(limited), 'id')")
-
-
-ENTRY_POINTS = {
-    "column": lambda spark, df, function: df.select(function("id").alias("r")).select("r.v"),
-    "sql": sql,
-    "table function": table,
-    "ordered_wait": lambda spark, df, function: ordered_wait(df, function, "id").select("v"),
-    "unordered_wait": lambda spark, df, function: unordered_wait(df, function, "id").select("v"),
-}
-
-
-@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
-def test_two_tasks_keep_one_rate(spark, journal, entry_point):
-    df = ENTRY_POINTS[entry_point](spark, spark.range(0, 60, 1, 2), noting(journal, rate_limit=LIMIT))
-    assert sorted(row.v for row in df.collect()) == list(range(60))
+@pytest.mark.promise("limits of the job")
+@through("column", "table function", "unordered_wait")
+def test_two_tasks_keep_one_rate(spark, journal, door):
+    df = door(spark.range(0, 60, 1, 2), noting(journal, rate_limit=LIMIT), "id")
+    assert sorted(row.result for row in df.collect()) == list(range(60))
     assert journal.count("call") == 60
     assert burst_used(journal, LIMIT) <= 1 + 2  # 2% of leeway, and the moment between the two clocks
-
-
-def test_a_stream_has_a_limit_for_each_operator(spark, journal, stream_of):
-    first, second = RateLimit(400), RateLimit(40, burst=1)
-
-    @contextlib.asynccontextmanager
-    async def opened():
-        journal.write("open", time.time())
-        yield
-
-    async def left(id, opened):
-        return {"l": id}
-
-    async def right(l):  # noqa: E741
-        journal.write("right", time.time())
-        return {"v": l}
-
-    stream = stream_of(spark.range(0, 60, 1, 2))
-    chain = stream.ordered_wait(left, returnType="l long", resources=opened, rate_limit=first, on_error="dead_letter")
-    done = chain.ordered_wait(right, returnType="v long", rate_limit=second)
-    assert sorted(row.v for row in done.to_df().collect()) == list(range(60))
-    assert chain.side_output(DEAD_LETTERS).to_df().count() == 0
-    assert journal.count("right") == 60
-    assert burst_used(journal, second, "right") <= 3
 
 
 def test_batches_of_a_streaming_query_share_it(spark, journal, lines_of):
@@ -152,6 +105,7 @@ def asking(url, **options):
     return asked
 
 
+@pytest.mark.promise("limits of the job")
 def test_job_capacity_is_shared_by_all_tasks(spark):
     """Two at a time of four tasks, each with a capacity of 100."""
     service = Counting()
@@ -162,45 +116,7 @@ def test_job_capacity_is_shared_by_all_tasks(spark):
     assert 4 <= service.peak <= 5
 
 
-def test_all_tasks_pause_when_one_has_the_evidence(spark):
-    """Ten calls of one task are refused; then no task begins a call for two seconds, except those on their way."""
-    refused = []
-
-    def answer(request):
-        if len(refused) < 10 and len(service.begun) >= 40 and int(request.path[1:]) < 200:
-            refused.append(time.monotonic())
-            return web.Response(status=429, headers={"Retry-After": "2"})
-        return None
-
-    service = Counting(0.02, answer)
-    with serving(service.handle) as url:
-        asked = asking(url, capacity=2, rate_limit=RateLimit(1000))
-        rows = spark.range(0, 400, 1, 2).select(asked("id").alias("v")).collect()
-    assert sorted(row.v for row in rows) == sorted(f"/{n}" for n in range(400))
-    at = refused[-1]
-    assert len([one for one in service.begun if at < one < at + 1.9]) < 40, "those on their way; else 100 in a second"
-    assert max(service.begun) > at + 1.9, "and both go on"
-
-
-def test_a_dead_service_is_tried_by_one_call_of_the_job(spark):
-    """And no row becomes null for it."""
-    began = []
-
-    def answer(request):
-        began.append(time.monotonic())
-        return web.Response(status=503) if began[-1] < began[0] + 5.0 else None
-
-    service = Counting(0.02, answer)
-    with serving(service.handle) as url:
-        breaker = CircuitBreaker(window=10, open_for=1.0, max_open=60.0)
-        asked = asking(url, capacity=10, on_error="null", breaker=breaker, rate_limit=RateLimit(1000))
-        rows = spark.range(0, 300, 1, 2).select(asked("id").alias("v")).collect()
-    assert [row.v for row in rows] == [f"/{n}" for n in range(300)]
-    tries = [one for one in service.begun if began[0] + 1.0 < one < began[0] + 4.9]
-    assert 2 <= len(tries) <= 4
-    assert len(service.begun) <= 300 + 300, "and not the 5,000 of the rate: both hear of it soon"
-
-
+@pytest.mark.promise("limits of the job")
 def test_one_that_stays_dead_ends_the_job_with_one_error(spark, spark_error):
     service = Counting(0.0, lambda request: web.Response(status=500))
     with serving(service.handle) as url:
@@ -220,6 +136,7 @@ def test_a_query_makes_no_more_calls_than_it_may(spark, journal, spark_error):
     assert 30 < journal.count("call") <= 60
 
 
+@pytest.mark.promise("limits of the job")
 def test_failures_of_all_tasks_count_together(spark, spark_error):
     @async_pandas_udf("long", capacity=5, on_error="null", max_failures=30, rate_limit=RateLimit(500))
     async def bad(id):
@@ -232,13 +149,6 @@ def test_failures_of_all_tasks_count_together(spark, spark_error):
     error = spark_error(spark.range(0, 10_000, 1, 2).select(bad("id")))
     assert "rows of bad failed, more than max_failures= allows (30 may): ValueError" in error
     assert "for example ValueError: no " in error
-
-
-def test_functions_of_one_name_keep_limits_of_their_own(spark, journal):
-    for _ in range(2):
-        noted = noting(journal, rate_limit=RateLimit(1, "day", burst=150))
-        spark.range(0, 100, 1, 2).select(noted("id")).collect()
-    assert journal.count("call") == 200, "no permit of tomorrow was needed"
 
 
 def test_functions_of_one_factory_count_for_themselves(spark, journal):
@@ -266,27 +176,3 @@ def test_limits_of_one_name_are_one(spark, journal):
     spark.range(0, 40, 1, 2).select(left("id"), right("id")).collect()
     assert journal.count("call") == 80
     assert burst_used(journal, limit) <= 3
-
-
-def test_a_limit_of_each_task_needs_nobody(spark, journal):
-    noted = noting(journal, rate_limit=RateLimit(1, "day", burst=30, scope="task"))
-    spark.range(0, 40, 1, 2).select(noted("id")).collect()
-    assert journal.count("call") == 40, "no permit of tomorrow was needed"
-
-
-def test_the_monitor_tells_what_waited(spark):
-    refused = []
-
-    def answer(request):
-        if len(refused) < 3:
-            refused.append(1)
-            return web.Response(status=429, headers={"Retry-After": "0.3"})
-        return None
-
-    with serving(Counting(0.0, answer).handle) as url, monitor(spark) as run:
-        asked = asking(url, rate_limit=RateLimit(50, burst=1), retry=RetryStrategy.fixed_delay(2, 0.1))
-        spark.range(0, 50, 1, 2).select(asked("id")).collect()
-    (function,) = run.metrics["functions"]
-    assert (function["rows"], function["failures"]) == (50, 0)
-    assert function["throttled"] == 3
-    assert function["time"]["limit"] > 0.5

@@ -13,6 +13,7 @@ import redis
 from asyncudf import RateLimit, async_pandas_udf, ordered_wait
 from asyncudf._coordination.client import Coordinator
 from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import HEAD, driver
 from tests.kit.limited import ahead_of
@@ -42,54 +43,6 @@ def noted(journal, program, **names):
     return f"JOURNAL = {journal._path!r}\n{set_names}{NOTE}{program}"
 
 
-def test_four_tasks_have_the_permits_of_one(cluster, journal):
-    """In executors that are processes of their own."""
-    program = """
-@async_pandas_udf(capacity=20, resources=opened, rate_limit=RateLimit(100, burst=2))
-async def call(id: int, opened) -> int:
-    note("call", time.time())
-    await asyncio.sleep(0.01)
-    return id
-
-assert spark.range(0, 300, 1, 4).select(call("id")).distinct().count() == 300
-"""
-    cluster.run(noted(journal, program))
-    assert journal.count("call") == 300
-    assert ahead_of(RateLimit(100), journal.times("call"), since=journal.times("open")[0]) <= 2 + 5
-
-
-def test_the_share_of_a_killed_worker_is_back(cluster, journal, until):
-    """Two tasks share four calls; when the worker of one is killed, the others have all of them."""
-    program = """
-@async_pandas_udf(capacity=4, job_capacity=4)
-async def call(id: int) -> int:
-    note("begins", time.time(), os.getpid(), id)
-    await asyncio.sleep(0.25)
-    note("ends", time.time(), os.getpid(), id)
-    return id
-
-print(spark.range(0, 160, 1, 2).select(call("id")).distinct().count())
-"""
-    cluster.begin(noted(journal, program))
-    until(lambda: len(journal) > 20, "calls of both tasks")
-    until(lambda: len({line.split(" ")[2] for line in journal.lines}) == 2, "two workers")
-    victim = journal.lines[-1].split(" ")[2]
-    os.kill(int(victim), signal.SIGKILL)
-    killed = time.time()
-    assert cluster.finish().split() == ["160"]
-    flying, most_after, peak = {}, 0, 0
-    events = sorted((float(when), what, pid) for what, when, pid, _ in (line.split(" ") for line in journal.lines))
-    for when, what, pid in events:
-        if pid == victim:
-            continue
-        flying[pid] = flying.get(pid, 0) + (1 if what == "begins" else -1)
-        peak = max(peak, sum(flying.values()))
-        if when > killed:
-            most_after = max(most_after, sum(flying.values()))
-    assert peak <= 4
-    assert most_after == 4
-
-
 def noting(journal, **options):
     @contextlib.asynccontextmanager
     async def opened():
@@ -109,6 +62,7 @@ def server_of(url):
         return connection.info("server")["process_id"]
 
 
+@pytest.mark.promise("limits of the job")
 def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, until):
     """The job pauses until it is back, and goes on at its rate."""
     limit = RateLimit(50, burst=2)
@@ -145,20 +99,26 @@ class Impatient:
         return make_impatient, ()
 
 
-def test_nobody_there_is_an_error_and_no_call(spark, journal, spark_error):
-    """After a time; never a job without its limit."""
-    with contextlib.closing(CoordinatorServer()) as server:
-        url = server.url
-    impatient = Impatient()
+def test_a_job_fails_when_its_coordinator_does_not_come_back(spark, journal, until, spark_error):
+    """With an error that names it and not its password; it never goes on without. The next query has another."""
+    url, impatient = coordinator_url(None), Impatient()
+    assert url == coordinator_url(None, spark) == coordinator_url(None, spark.newSession())
+    (server,) = [one for one in coordinators._servers.values() if one.url == url]
 
-    @async_pandas_udf(rate_limit=RateLimit(50), coordinator=url)
+    @async_pandas_udf(rate_limit=RateLimit(100, burst=2))
     async def noted(id: int) -> int:  # noqa: A002
         journal.write("call", impatient is None)
         return id
 
-    error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
-    assert "has not answered for 1 s" in error
-    assert journal.count("call") == 0
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(spark_error, spark.range(0, 100_000, 1, 2).select(noted("id")))
+        until(lambda: journal.count("call") >= 50, "calls")
+        os.killpg(server._watchdog.pid, signal.SIGKILL)
+        error = running.result()
+    assert f"the coordinator at redis://***@127.0.0.1:{urlsplit(url).port}/0 has not answered for 1 s" in error
+    assert urlsplit(url).password not in error
+    assert coordinator_url(None) != url
+    assert spark.range(0, 10, 1, 2).select(noted("id")).distinct().count() == 10
 
 
 def test_two_jobs_share_what_has_a_name(spark, cluster, journal, tmp_path):

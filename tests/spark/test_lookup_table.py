@@ -1,17 +1,19 @@
 """LookupTable: only what the table does not have is called, and every accident leaves a table that can be read."""
 
+import asyncio
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import functions as sf
 
 from asyncudf import (
-    AsyncFunction,
     AsyncUDFError,
     FunctionError,
     LookupTable,
     OptionError,
-    ResultStore,
+    RetryStrategy,
     async_pandas_udf,
 )
 from tests.kit.lookup_tables import update
@@ -43,75 +45,86 @@ def joined(table, df, **options):
     return sorted(((row.id, row.lat) for row in table.join(df, **options).collect()), key=str)
 
 
-def test_only_what_is_missing_is_called(spark, places, journal):
-    assert update(places, cities(spark, "Oslo", "Rome", "Oslo")) == (2, 0, 0)
-    assert update(places, cities(spark, "Oslo", "Paris")) == (1, 1, 0)
-    assert update(places, cities(spark, "Oslo")) == (0, 1, 0)
-    assert sorted(journal.lines) == ["call Oslo", "call Paris", "call Rome"]
-
-
-def test_a_join_calls_nobody(spark, places, journal):
+@pytest.mark.promise("LookupTable")
+def test_only_what_is_missing_is_called_and_a_join_calls_nobody(spark, places, journal):
     df = cities(spark, "Oslo", "Nowhere", "Rome")
-    update(places, cities(spark, "Oslo", "Rome"))
+    assert joined(places, df) == [(0, None), (1, None), (2, None)], "before the first update"
+    assert joined(places, df, how="inner") == []
+    with pytest.raises(FunctionError, match=r"there is no table .* yet; update"):
+        places.to_df()
+    assert update(places, df.limit(0)) == (0, 0, 0)
+    assert update(places, cities(spark, "Oslo", "Oslo")) == (1, 0, 0)
+    assert update(places, cities(spark, "Oslo", "Rome")) == (1, 1, 0)
     assert joined(places, df) == [(0, 4.0), (1, None), (2, 4.0)]
     assert joined(places, df, how="inner") == [(0, 4.0), (2, 4.0)]
     assert places.join(df).columns == ["id", "city", "lat", "lon"]
-    assert len(journal) == 2
+    assert sorted(journal.lines) == ["call Oslo", "call Rome"]
 
 
-def test_nulls_are_arguments_like_others(spark, tmp_path, journal):
+@pytest.mark.parametrize(("on_null_input", "calls"), [("call", 4), ("null", 1)])
+def test_nulls_are_arguments_like_others_or_need_no_call(spark, tmp_path, journal, on_null_input, calls):
     async def named(first: str | None, last: str | None) -> str:
         journal.write("call", first, last)
         return f"{first} {last}"
 
-    table = LookupTable(spark, str(tmp_path / "names"), named)
-    df = spark.createDataFrame([("a", None), (None, None), ("a", None), (None, "b")], "first string, last string")
-    assert update(table, df) == (3, 0, 0)
-    assert update(table, df) == (0, 3, 0)
-    found = sorted(row.named for row in table.join(df).collect())
-    assert found == ["None None", "None b", "a None", "a None"]
+    table = LookupTable(spark, str(tmp_path / "names"), named, on_null_input=on_null_input)
+    rows = [("a", None), (None, None), ("a", None), (None, "b"), ("a", "b")]
+    df = spark.createDataFrame(rows, "first string, last string")
+    for called, reused in ((calls, 0), (0, calls)):
+        assert update(table, df) == (called, reused, 0)
+    wanted = {row: f"{row[0]} {row[1]}" if on_null_input == "call" or None not in row else None for row in rows}
+    found = table.join(df).collect()
+    assert ({(row.first, row.last): row.named for row in found}, len(found)) == (wanted, 5)
+    assert len(journal) == calls
 
 
-def test_nulls_that_need_no_call_are_passed_over(spark, tmp_path, journal):
-    async def named(first: str, last: str) -> str:
-        journal.write("call", first, last)
-        return f"{first} {last}"
-
-    table = LookupTable(spark, str(tmp_path / "names"), named, on_null_input="null")
-    df = spark.createDataFrame([("a", None), (None, None), ("a", "b")], "first string, last string")
-    assert update(table, df) == (1, 0, 0)
-    assert update(table, df) == (0, 1, 0)
-    assert sorted(str(row.named) for row in table.join(df).collect()) == ["None", "None", "a b"]
-
-
-def test_before_the_first_update_there_is_nothing_to_join(spark, places):
-    df = cities(spark, "Oslo")
-    assert joined(places, df) == [(0, None)]
-    assert joined(places, df, how="inner") == []
-    with pytest.raises(FunctionError, match=r"there is no table .* yet; update"):
-        places.to_df()
-
-
-def test_an_update_of_nothing(spark, places):
-    assert update(places, cities(spark, "x").limit(0)) == (0, 0, 0)
-
-
-def test_what_has_failed_is_kept_and_tried_again(spark, places, journal):
+@pytest.mark.parametrize("error_ttl", [None, 3600])
+def test_what_has_failed_is_kept_and_tried_again_unless_an_error_counts_for_a_while(
+    spark, located, tmp_path, error_ttl
+):
+    table = LookupTable(spark, str(tmp_path / "places"), located, "city", error_ttl=error_ttl)
     df = cities(spark, "Oslo", "bad")
-    assert update(places, df) == (2, 0, 1)
-    assert update(places, df) == (1, 1, 1)
-    rows = {row.city: row for row in places.to_df().collect()}
-    assert rows["bad"].error.message == "no such city: bad"
-    assert rows["bad"].lat is None
-    assert rows["Oslo"].error is None
-    assert rows["Oslo"].lat == 4.0
-    assert joined(places, df) == [(0, 4.0), (1, None)]
+    assert update(table, df) == (2, 0, 1)
+    assert update(table, df) == ((0, 2, 0) if error_ttl else (1, 1, 1))
+    rows = {row.city: row for row in table.to_df().collect()}
+    assert (rows["bad"].error.message, rows["bad"].lat) == ("no such city: bad", None)
+    assert (rows["Oslo"].error, rows["Oslo"].lat) == (None, 4.0)
 
 
-def test_unless_an_error_counts_for_a_while(spark, located, tmp_path, journal):
-    table = LookupTable(spark, str(tmp_path / "places"), located, "city", error_ttl=3600)
-    assert update(table, cities(spark, "bad")) == (1, 0, 1)
-    assert update(table, cities(spark, "bad")) == (0, 1, 0)
+def test_results_of_another_age_version_or_function_do_not_count(spark, located, tmp_path):
+    async def other(city: str) -> dict:
+        return {"lat": -1.0, "lon": 0.0}
+
+    def called(function=located, **options):
+        table = LookupTable(spark, str(tmp_path / "places"), function, "city", **options)
+        return update(table, cities(spark, "Oslo"))[0]
+
+    assert called() == 1
+    assert called(ttl=timedelta.max, error_ttl=10**15) == 0
+    assert called(ttl=1e-6) == 1
+    assert called(version="2") == 1
+    assert called(other, returnType="lat double, lon double") == 1
+    table = LookupTable(spark, str(tmp_path / "places"), located, "city")
+    assert (joined(table, cities(spark, "Oslo")), table.to_df().count()) == ([(0, 4.0)], 1)
+
+
+def test_what_only_stands_in_for_a_result_is_not_kept(spark, tmp_path, journal):
+    """It would be the result for ever: the last of results that are not good enough, what `on_timeout` gives."""
+
+    async def poor(city: str) -> int:
+        journal.write("call", city)
+        if city == "late":
+            await asyncio.Event().wait()
+        return -1 if city == "bad" else 1
+
+    retry = RetryStrategy.fixed_delay(3, 0.001, retry_if_result=lambda n: n < 0)
+    table = LookupTable(spark, str(tmp_path / "t"), poor, "city", retry=retry, timeout=0.3, on_timeout=lambda city: 7)
+    df = cities(spark, "bad", "good", "late")
+    assert update(table, df) == (3, 0, 2)
+    assert journal.lines.count("call bad") == 3
+    found = {row.city: (row.poor, row.error and row.error.type) for row in table.to_df().collect()}
+    assert found == {"bad": (None, "ResultError"), "good": (1, None), "late": (None, "AsyncTimeoutError")}
+    assert update(table, df) == (2, 1, 2)
 
 
 def test_what_no_budget_was_left_for_is_neither_called_nor_failed(spark, located, tmp_path, journal):
@@ -125,16 +138,6 @@ def test_what_no_budget_was_left_for_is_neither_called_nor_failed(spark, located
     done = table.update(df)
     assert (done.called, done.reused, done.unpaid) == (1, 2, 0)
     assert (len(journal), table.to_df().count()) == (3, 3)
-
-
-def test_results_age(spark, located, tmp_path):
-    where = str(tmp_path / "places")
-    assert update(LookupTable(spark, where, located, "city"), cities(spark, "Oslo")) == (1, 0, 0)
-    assert update(LookupTable(spark, where, located, "city", ttl=3600), cities(spark, "Oslo")) == (0, 1, 0)
-    assert update(LookupTable(spark, where, located, "city", ttl=1e-6), cities(spark, "Oslo")) == (1, 0, 0)
-    table = LookupTable(spark, where, located, "city")
-    assert table.to_df().count() == 1
-    assert joined(table, cities(spark, "Oslo")) == [(0, 4.0)]
 
 
 def test_an_older_result_stays_when_a_newer_call_fails(spark, tmp_path):
@@ -155,66 +158,55 @@ def test_an_older_result_stays_when_a_newer_call_fails(spark, tmp_path):
     assert table.join(df).first().located == 1.0
 
 
-def test_results_of_another_version_do_not_count(spark, located, tmp_path):
-    where = str(tmp_path / "places")
-    assert update(LookupTable(spark, where, located, "city"), cities(spark, "Oslo")) == (1, 0, 0)
-    assert update(LookupTable(spark, where, located, "city", version="2"), cities(spark, "Oslo")) == (1, 0, 0)
-
-
-def test_waves_are_added_one_by_one(spark, located, tmp_path, journal):
-    where = tmp_path / "places"
-    table = LookupTable(spark, str(where), located, "city", wave=20)
-    df = spark.range(100).select(sf.concat(sf.lit("city"), "id").alias("city"))
-    assert update(table, df) == (100, 0, 0)
-    assert len(list(where.glob("wave=*"))) == 5
-    assert len(set(journal.lines)) == len(journal) == 100
-
-
 def test_an_update_that_fails_half_way_goes_on_where_it_was(spark, tmp_path, journal):
     where, bad = tmp_path / "places", tmp_path / "bad"
     bad.touch()
 
     async def located(n: int) -> int:
         journal.write("call", n)
-        if bad.exists() and len(journal) > 50:
+        if bad.exists() and len(journal) > 25:
             raise SystemExit(3)  # fails the task under every policy
         return n
 
-    table = LookupTable(spark, str(where), located, wave=20, capacity=1)
-    df = spark.range(100).withColumnRenamed("id", "n")
+    table = LookupTable(spark, str(where), located, wave=10, capacity=1)
+    df = spark.range(40).withColumnRenamed("id", "n")
     with pytest.raises(Exception, match="SystemExit"):
         update(table, df)
     kept = {row.n for row in table.to_df().collect()}
-    assert 20 <= len(kept) < 60
+    assert 10 <= len(kept) < 30
+    assert len(list(where.glob("wave=*"))) > 1
     bad.unlink()
     before = len(journal)
-    called, reused, failed = update(table, df)
-    assert (called, reused, failed) == (100 - len(kept), len(kept), 0)
-    assert {int(line.split()[1]) for line in journal.lines[before:]} == set(range(100)) - kept
+    assert update(table, df) == (40 - len(kept), len(kept), 0)
+    assert {int(line.split()[1]) for line in journal.lines[before:]} == set(range(40)) - kept
 
 
 def test_two_updates_at_a_time_leave_a_table_that_can_be_read(spark, located, tmp_path):
-    import threading
-
     where = str(tmp_path / "places")
-    frames = [spark.range(40 * i, 40 * i + 80).select(sf.concat(sf.lit("c"), "id").alias("city")) for i in range(3)]
-    errors = []
+    frames = [spark.range(start, start + 40).select(sf.concat(sf.lit("c"), "id").alias("city")) for start in (0, 20)]
+    tables = [LookupTable(spark, where, located, "city", wave=20) for _ in frames]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda table, df: table.update(df, progress=False), tables, frames))
+    assert tables[0].to_df().count() == 60
+    assert update(tables[0], frames[0].union(frames[1])) == (0, 60, 0)
 
-    def run(df):
-        try:
-            LookupTable(spark, where, located, "city", wave=20).update(df, progress=False)
-        except Exception as error:
-            errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(df,)) for df in frames]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    table = LookupTable(spark, where, located, "city")
-    assert table.to_df().count() == 160
-    assert update(table, frames[0].union(frames[2])) == (0, 160, 0)
+def test_columns_may_have_any_names(spark, tmp_path):
+    """A column `KEY` was dropped by the join, as was a result's field `Key`; an argument `Outcome` was refused."""
+
+    async def both(value: str) -> dict:
+        return {"Key": len(value)}
+
+    for name in ("Outcome", "a.b `c`"):
+        table = LookupTable(spark, str(tmp_path / name[0]), both, name, returnType="Key int")
+        df = spark.createDataFrame([("Oslo", 1, 2)], "value string, `KEY_` int, `kEy__` int")
+        df = df.withColumnRenamed("value", name)
+        assert update(table, df) == (1, 0, 0)
+        assert table.join(df).columns == [name, "KEY_", "kEy__", "Key"]
+        assert table.join(df).collect() == [("Oslo", 1, 2, 4)]
+    upper = LookupTable(spark, str(tmp_path / "O"), both, "OUTCOME", returnType="Key int")
+    assert update(upper, df.toDF("outcome", "x", "y")) == (0, 1, 0)
+    assert upper.to_df().columns[0] == "OUTCOME"
 
 
 def test_a_table_of_the_catalog(spark, located, journal):
@@ -231,38 +223,6 @@ def test_a_table_of_the_catalog(spark, located, journal):
         )
 
 
-def test_orc(spark, located, tmp_path):
-    table = LookupTable(spark, str(tmp_path / "t"), located, "city", format="orc")
-    assert update(table, cities(spark, "a")) == (1, 0, 0)
-    assert update(table, cities(spark, "a", "b")) == (1, 1, 0)
-
-
-def test_with_a_store_as_well(spark, located, tmp_path, journal):
-    stored = located.with_options(store=ResultStore.disk(tmp_path / "store"))
-    for where in ("one", "two"):
-        assert update(LookupTable(spark, str(tmp_path / where), stored, "city"), cities(spark, "Oslo")) == (1, 0, 0)
-    assert len(journal) == 1
-
-
-def test_an_async_function_of_named_columns(spark, tmp_path):
-    class Located(AsyncFunction):
-        async def async_invoke(self, value, result_future):
-            result_future.complete([len(value["city"])])
-
-    with pytest.raises(FunctionError, match=r"gives 0\.\.n results"):
-        LookupTable(spark, str(tmp_path / "t"), Located(), "city", returnType="int")
-
-
-def test_odd_names(spark, tmp_path):
-    async def f(value: str) -> int:
-        return len(value)
-
-    table = LookupTable(spark, str(tmp_path / "t"), f, "a.b `c`", returnType="int")
-    df = spark.createDataFrame([("xyz", 1)], "`a.b ``c``` string, key int")
-    assert update(table, df) == (1, 0, 0)
-    assert table.join(df).collect() == [("xyz", 1, 3)]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -271,6 +231,9 @@ def test_odd_names(spark, tmp_path):
         ({"ttl": -1}, "ttl must be more than 0 seconds"),
         ({"error_ttl": "1h"}, "error_ttl must be a number of seconds"),
         ({"format": None}, "format must be a text"),
+        ({"format": "CSV"}, "format must be one that keeps the types of columns"),
+        ({"table": "my-table"}, "table must be a path, .* or the name of a table, with `backticks`"),
+        ({"table": "a..b"}, "table must be a path, .* or the name of a table, with `backticks`"),
         ({"spark": None}, "LookupTable takes the Spark session first"),
         ({"capacity": 0}, "capacity must be at least 1"),
     ],

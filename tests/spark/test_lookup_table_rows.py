@@ -1,14 +1,10 @@
 """Which rows of a LookupTable count, whatever columns and functions are called, and what is never one of them."""
 
-import asyncio
-from datetime import timedelta
-
 import pytest
-import tenacity
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from asyncudf import FunctionError, LookupTable, OptionError, RetryStrategy
+from asyncudf import FunctionError, LookupTable, OptionError
 from tests.kit.lookup_tables import cities, update
 from tests.kit.spark_functions import length
 
@@ -16,30 +12,6 @@ pytestmark = pytest.mark.spark
 
 
 class TestNames:
-    def test_no_column_of_the_user_is_taken_for_ours(self, spark, tmp_path):
-        """A column `KEY` was dropped by the join, as was a result's field `Key`; an argument `Outcome` was refused."""
-
-        async def both(Outcome: str) -> dict:  # noqa: N803 - the name is what is tested
-            return {"Key": len(Outcome)}
-
-        table = LookupTable(spark, str(tmp_path / "t"), both, returnType="Key int")
-        df = spark.createDataFrame([("Oslo", 1, 2)], "Outcome string, `KEY_` int, `kEy__` int")
-        assert update(table, df) == (1, 0, 0)
-        assert table.join(df).columns == ["Outcome", "KEY_", "kEy__", "Key"]
-        assert table.join(df).collect() == [("Oslo", 1, 2, 4)]
-        assert table.to_df().select("Outcome", "Key").collect() == [("Oslo", 4)]
-
-    @pytest.mark.parametrize("kind", ["parquet", "orc"])
-    def test_columns_that_differ_in_case_only_are_the_same(self, spark, tmp_path, kind):
-        where, df = str(tmp_path / "t"), cities(spark, "Oslo", None)
-        upper, lower = (LookupTable(spark, where, length, name, format=kind) for name in ("CITY", "city"))
-        assert update(upper, df) == (2, 0, 0)
-        assert update(lower, df.union(cities(spark, "Rome"))) == (1, 2, 0)
-        for table, name in [(upper, "CITY"), (lower, "city")]:
-            assert update(table, cities(spark, "Oslo", "Rome", None)) == (0, 3, 0)
-            assert table.to_df().columns[0] == name
-            assert sorted(row.length for row in table.join(df).collect()) == [0, 4]
-
     @pytest.mark.parametrize(
         ("columns", "returned", "name"),
         [
@@ -71,79 +43,6 @@ class TestNames:
                 use("city")
         with pytest.raises(OptionError, match="a column must be a text"):
             LookupTable(spark, str(tmp_path / "t"), length, 1)
-
-
-def test_results_of_another_function_do_not_count(spark, tmp_path):
-    """The second function got the results of the first."""
-
-    async def negative(city: str) -> int:
-        return -len(city)
-
-    where, df = str(tmp_path / "t"), cities(spark, "Oslo")
-    for function, result in [(length, 4), (negative, -4)]:
-        table = LookupTable(spark, where, function)
-        assert table.join(df).collect() == [("Oslo", None)]
-        assert update(table, df) == (1, 0, 0)
-        assert table.join(df).collect() == [("Oslo", result)]
-        assert update(LookupTable(spark, where, function), df) == (0, 1, 0)
-
-
-@pytest.mark.parametrize("ttl", [timedelta.max, 1e12, 1e300, 10**15])
-def test_a_ttl_may_be_longer_than_spark_can_count(spark, tmp_path, ttl):
-    """Results of which no interval could be made were called for again each time."""
-    table = LookupTable(spark, str(tmp_path / "t"), length, ttl=ttl, error_ttl=ttl)
-    assert update(table, cities(spark, "Oslo")) == (1, 0, 0)
-    assert update(table, cities(spark, "Oslo")) == (0, 1, 0)
-
-
-class TestStandIns:
-    """What only stands in for a result is not kept: it would be the result for ever."""
-
-    def test_what_on_timeout_gives(self, spark, tmp_path):
-        async def hangs(city: str) -> int:
-            await asyncio.Event().wait()
-            return 1
-
-        table = LookupTable(spark, str(tmp_path / "t"), hangs, timeout=0.1, on_timeout=lambda city: -1)
-        for _ in range(2):
-            assert update(table, cities(spark, "Oslo")) == (1, 0, 1)
-        [row] = table.to_df().collect()
-        assert (row.hangs, row.error.type) == (None, "AsyncTimeoutError")
-
-    @pytest.mark.parametrize(
-        ("retry", "attempts"),
-        [
-            (RetryStrategy.fixed_delay(3, 0.001, retry_if_result=lambda n: n < 0), 3),
-            (RetryStrategy.fixed_delay(3, 3600, retry_if_result=lambda n: n < 0), 1),  # ends at the deadline
-            (
-                tenacity.Retrying(stop=tenacity.stop_after_attempt(2), retry=tenacity.retry_if_result(lambda n: n < 0)),
-                2,
-            ),
-        ],
-    )
-    def test_the_last_of_results_that_are_not_good_enough(self, spark, tmp_path, journal, retry, attempts):
-        async def poor(city: str) -> int:
-            journal.write("call", city)
-            return -1 if city == "bad" else 1
-
-        table = LookupTable(spark, str(tmp_path / "t"), poor, retry=retry)
-        df = cities(spark, "bad", "good")
-        assert update(table, df) == (2, 0, 1)
-        assert journal.lines.count("call bad") == attempts
-        rows = {row.city: row for row in table.to_df().collect()}
-        assert (rows["bad"].poor, rows["bad"].error.type, rows["good"].poor) == (None, "ResultError", 1)
-        assert update(table, df) == (1, 1, 1)
-
-    def test_errors_are_tried_again_as_before(self, spark, tmp_path, journal):
-        async def shaky(city: str) -> int:
-            journal.write("call", city)
-            if len(journal) < 3:
-                raise ConnectionError("busy")
-            return 7
-
-        table = LookupTable(spark, str(tmp_path / "t"), shaky, retry=RetryStrategy.fixed_delay(3, 0.001))
-        assert update(table, cities(spark, "Oslo")) == (1, 0, 0)
-        assert table.join(cities(spark, "Oslo")).collect() == [("Oslo", 7)]
 
 
 def test_a_stream_is_joined_as_it_comes_and_updates_batch_by_batch(spark, tmp_path, lines_of):

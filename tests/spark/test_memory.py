@@ -29,22 +29,11 @@ class Door:
             await self._opens.wait()
 
 
-def reads_both():
+def reads():
     door = Door()
 
     @async_pandas_udf("string")
-    async def call(id, page):
-        await door.wait(here=id == 0)
-        return str(id)
-
-    return call
-
-
-def reads_one():
-    door = Door()
-
-    @async_pandas_udf("string")
-    async def call(id):
+    async def call(id, page=""):
         await door.wait(here=id == 0)
         return str(id)
 
@@ -65,13 +54,14 @@ def of_table_function(spark, df):
 
 
 ENTRY_POINTS = {
-    "column": lambda spark, df: df.select(reads_both()("id", "page")),
-    "operator": lambda spark, df: ordered_wait(df, reads_both(), "id", "page"),
-    "column that passes through": lambda spark, df: ordered_wait(df, reads_one(), "id"),
+    "column": lambda spark, df: df.select(reads()("id", "page")),
+    "operator": lambda spark, df: ordered_wait(df, reads(), "id", "page"),
+    "column that passes through": lambda spark, df: ordered_wait(df, reads(), "id"),
     "table function": of_table_function,
 }
 
 
+@pytest.mark.promise("memory")
 @pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_rows_that_wait_count_with_their_input(spark, conf, name):
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", 100)

@@ -1,15 +1,13 @@
 """Models of Pydantic, enums and literals in queries: columns, SQL, operator forms, chains and lookup tables."""
 
 import enum
-from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Generic, Literal, Optional, TypeVar
 
-import pandas as pd
 import pytest
 from pyspark.sql import Row
 
-from asyncudf import AsyncStream, LookupTable, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
 
 pydantic = pytest.importorskip("pydantic")
 pytestmark = pytest.mark.spark
@@ -42,11 +40,6 @@ async def review(x: int) -> Review:
     return Review(tone="good", language="en", parts=[Part(name="x", price="1.5")], box=Box[int](item=x), author="me")
 
 
-async def parts(x: int) -> AsyncIterator[Part]:
-    for number in range(x):
-        yield Part(name=str(number))
-
-
 async def untyped(x):
     return Part(name=str(x))
 
@@ -56,6 +49,7 @@ def expected(number):
     return Row(**fields, box=Row(item=number), by="me")
 
 
+@pytest.mark.promise("models")
 def test_as_a_column_and_in_sql(spark):
     declared = async_pandas_udf(review)
     rows = spark.range(2).select(declared("id").alias("r"), declared("id").tone.alias("tone")).collect()
@@ -68,33 +62,6 @@ def test_fields_become_columns_in_the_operator_forms(spark):
     assert ordered_wait(spark.range(1), review, "id").collect() == [Row(id=0, **expected(0).asDict())]
     rows = unordered_wait(spark.range(2), untyped, "id", returnType=Part).collect()
     assert sorted(rows) == [Row(id=n, name=str(n), price=None) for n in range(2)]
-
-
-def test_of_table_functions(spark):
-    async_pandas_udf(parts).register(spark, "parts")
-    rows = spark.sql("SELECT id, name FROM parts(TABLE(SELECT id, id AS x FROM range(3)))").collect()
-    assert sorted(rows) == [Row(id=1, name="0"), Row(id=2, name="0"), Row(id=2, name="1")]
-
-
-def test_of_vectorized_functions(spark):
-    @async_pandas_udf(on_error="null")
-    async def many(x: pd.Series) -> list[Part | Exception]:
-        return [Part(name=str(n)) if n else ValueError() for n in x]
-
-    rows = spark.range(2).select(many("id").alias("part")).collect()
-    assert rows == [Row(part=None), Row(part=Row(name="1", price=None))]
-
-
-def test_as_the_rows_of_map(spark):
-    mapped = AsyncStream(spark.range(2)).map(lambda row: Part(name=str(row["id"])), returnType=Part)
-    with mapped as stream:
-        assert sorted(stream.collect()) == [Row(name=str(n), price=None) for n in range(2)]
-
-
-def test_in_a_lookup_table(spark, tmp_path):
-    table = LookupTable(spark, str(tmp_path / "parts"), untyped, "id", returnType=Part)
-    assert table.update(spark.range(2), progress=False).called == 2
-    assert sorted(table.join(spark.range(2)).collect()) == [Row(id=n, name=str(n), price=None) for n in range(2)]
 
 
 class Visit(pydantic.BaseModel):

@@ -4,23 +4,19 @@
 
 import asyncio
 import concurrent.futures
-import dataclasses
 import json
 import threading
 
 import pytest
 from pyspark.sql.functions import udf
 
-import asyncudf
-from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, ordered_wait, unordered_wait
+from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf, monitor, unordered_wait
 from asyncudf._spark.monitoring.job_watch import JobWatch
 from asyncudf._spark.monitoring.live import LiveServer
 from asyncudf._spark.monitoring.task_report import SESSION_CONF, THREAD_PROPERTY
 from tests.kit.threads import left_threads
 
 pytestmark = pytest.mark.spark
-
-COUNTED = ("rows", "results", "calls", "attempts")
 
 
 @async_pandas_udf(capacity=10)
@@ -36,12 +32,6 @@ async def pairs(id):
         yield {"twice": id}
 
 
-def sql(spark, df):
-    df.createOrReplaceTempView("monitored")
-    spark.udf.register("waits", waits)
-    return spark.sql("SELECT waits(id) FROM monitored")
-
-
 def table(spark, df):
     df.createOrReplaceTempView("monitored")
     pairs.register(spark, "pairs")
@@ -50,9 +40,7 @@ def table(spark, df):
 
 ENTRY_POINTS = {
     "column": (lambda spark, df: df.select(waits("id")), "column", 1),
-    "sql": (sql, "column", 1),
     "table function": (table, "table function", 2),
-    "ordered_wait": (lambda spark, df: ordered_wait(df, waits), "operator", 1),
     "unordered_wait": (lambda spark, df: unordered_wait(df, pairs), "operator", 2),
 }
 
@@ -62,6 +50,7 @@ def only(run):
     return function
 
 
+@pytest.mark.promise("monitor")
 @pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_every_entry_point_is_counted(spark, name):
     """Rows, results, calls and the time of each task, whichever way a function is used."""
@@ -131,37 +120,6 @@ def test_the_mentions_of_a_sql_function_are_added_up_and_two_names_are_told_apar
     assert found == [("waits", 100, 1), ("waits #2", 100, 1)]
 
 
-def test_two_mentions_of_a_table_function_are_told_apart(spark):
-    """Though all queries share the plan that was registered."""
-    spark.range(0, 40, 1, 1).createOrReplaceTempView("forty")
-    pairs.register(spark, "pairs")
-    with monitor(spark) as run:
-        once = "SELECT twice FROM pairs(TABLE(forty), 'id')"
-        spark.sql(f"{once} UNION ALL {once} WHERE twice < 100").collect()
-    assert sorted((one["function"], one["rows"]) for one in run.metrics["functions"]) == [
-        ("pairs", 40),
-        ("pairs #2", 40),
-    ]
-
-
-def test_operators_whose_names_meet(spark):
-    """A function may be called like the second of another one: each is counted, and the job does not mind."""
-
-    async def same(id: int) -> int:
-        await asyncio.sleep(0.001)
-        return id
-
-    async def other(id: int) -> int:
-        return id
-
-    other.__name__ = "same 2"
-    df = spark.range(0, 30, 1, 1)
-    with monitor(spark) as run, AsyncStream(df) as stream:
-        chain = stream.ordered_wait(same, "id", as_="a").ordered_wait(same, "id", as_="b")
-        assert len(chain.ordered_wait(other, "id", as_="c").to_df().collect()) == 30
-    assert [one["rows"] for one in run.metrics["functions"]] == [30, 30, 30]
-
-
 def test_a_query_planned_before_is_counted_and_one_run_after_is_not(spark):
     """It matters when a job runs, not when it was planned."""
     df = spark.range(0, 50, 1, 1).select(waits("id"))
@@ -173,6 +131,7 @@ def test_a_query_planned_before_is_counted_and_one_run_after_is_not(spark):
     assert spark.conf.get(SESSION_CONF, None) is None
 
 
+@pytest.mark.promise("monitor")
 def test_a_task_that_fails_is_kept_apart(spark):
     """What a failed task did was paid for: it is told, and not mixed with what counts."""
 
@@ -210,23 +169,6 @@ def test_a_task_that_fails_behind_the_function_is_kept_apart(spark):
     assert found["failed_attempts"]["rows"] == 100
 
 
-def test_a_limit_stops_tasks_which_are_counted(spark, journal):
-    """Calls are told as they were made, also those that nobody waited for."""
-
-    @async_pandas_udf(capacity=4)
-    async def called(id: int) -> int:
-        journal.write(id)
-        await asyncio.sleep(0.02)
-        return id
-
-    with monitor(spark) as run:
-        assert len(ordered_wait(spark.range(0, 5000, 1, 1), called).filter("id >= 0").limit(5).collect()) == 5
-    found = only(run)
-    assert found["tasks"]["stopped"] == 1
-    assert found["calls"] == len(journal)
-    assert found["calls"] == found["rows"] + found["abandoned"]
-
-
 def test_monitors_in_one_another(spark):
     """The outer one sees what is in the inner one; the inner one only its own."""
     with monitor(spark) as outer:
@@ -260,6 +202,7 @@ def test_threads_without_a_monitor_belong_to_that_of_their_session(spark):
     assert sorted(one["rows"] for one in run.metrics["functions"]) == [11, 22]
 
 
+@pytest.mark.promise("monitor")
 def test_figures_of_a_task_that_runs(spark, tmp_path, until):
     """While calls wait the driver knows how far the task is."""
     gate = tmp_path / "gate"
@@ -296,15 +239,6 @@ def test_without_a_connection_figures_come_with_the_end_of_tasks(spark, monkeypa
         assert (only(run)["rows"], only(run)["tasks"]["succeeded"]) == (300, 2)
     (warning,) = caplog.messages
     assert "no task could connect to 127.0.0.1, spark.driver.host" in warning
-
-
-def test_many_tasks(spark):
-    """Of hundreds of tasks all are counted, and the longest are shown."""
-    with monitor(spark) as run:
-        spark.range(0, 420, 1, 210).select(waits("id")).collect()
-    found = only(run)
-    assert (found["rows"], found["tasks"]["succeeded"]) == (420, 210)
-    assert (len(found["per_task"]), found["per_task_left_out"]) == (200, 10)
 
 
 def test_a_stream_is_counted_by_micro_batch(spark, lines_of, tmp_path):
@@ -350,25 +284,6 @@ def test_monitors_that_end_in_another_order_leave_nothing(spark):
     assert spark.conf.get(SESSION_CONF, None) is None
 
 
-def test_a_session_that_has_been_stopped(spark):
-    """It is told at once, and nothing is left open."""
-
-    class Stopped:
-        createDataFrame = None  # noqa: N815 - Spark's name
-
-        class conf:  # noqa: N801 - Spark's name
-            @staticmethod
-            def isModifiable(name):  # noqa: N802 - Spark's name
-                raise RuntimeError("the session was stopped")
-
-    with pytest.raises(asyncudf.OptionError, match=r"a session that runs.*stopped"), monitor(Stopped()):
-        pass
-    assert not left_threads()
-    with monitor(spark) as run:
-        spark.range(0, 20, 1, 1).select(waits("id")).collect()
-    assert only(run)["rows"] == 20
-
-
 def test_a_run_is_for_one_block(spark):
     """Used twice it says so; before its block it has nothing to tell."""
     run = monitor(spark)
@@ -379,19 +294,6 @@ def test_a_run_is_for_one_block(spark):
         pass
     with pytest.raises(AsyncUDFError, match="one block"), run:
         pass
-
-
-@pytest.mark.parametrize("bad", [None, "spark", 1, dataclasses.field])
-def test_what_is_no_session(bad):
-    """A clear word at once."""
-    with pytest.raises(asyncudf.OptionError, match="takes the Spark session"):
-        monitor(bad)
-
-
-def test_progress_is_yes_or_no(spark):
-    """A clear word at once."""
-    with pytest.raises(asyncudf.OptionError, match="progress must be True or False"):
-        monitor(spark, progress="yes")
 
 
 def test_progress_is_shown_and_ends_with_the_block(spark, capsys):

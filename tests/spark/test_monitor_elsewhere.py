@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.drivers import SharedDriver, driver
+from tests.kit.drivers import SharedDriver
 
 pytestmark = pytest.mark.spark
 
@@ -123,23 +120,3 @@ def test_a_session_that_lets_nobody_set_anything(connect: SharedDriver) -> None:
     assert (rows, functions) == (3, [])
     assert len(said) == 1
     assert "gets no figures from this session" in said[0]
-
-
-def test_a_driver_that_is_killed(tmp_path: Path, until: Any, alive: Any) -> None:
-    """Workers that told it how far they are end like all others."""
-    program = """
-spark = session(SparkSession.builder.master("local[1]"))
-with asyncudf.monitor(spark):
-    @asyncudf.async_pandas_udf(capacity=10)
-    async def told(id: int) -> int:
-        open(PATH, "a").write(f"{os.getpid()} ")
-        await asyncio.sleep(0.05)
-        return id
-    spark.range(0, 1000000, 1, 1).select(told("id")).write.format("noop").mode("overwrite").save()
-"""
-    path = tmp_path / "pid"
-    with driver(program.replace("PATH", repr(str(path)))) as started:
-        until(lambda: path.exists() and path.read_text(), "a call")
-        worker = int(path.read_text().split()[0])
-        os.kill(started.pid, signal.SIGKILL)  # and not its Java
-        until(lambda: not alive(worker), "the worker has ended")

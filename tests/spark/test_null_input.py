@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import asyncudf
-from asyncudf import AsyncStream, RateLimit, ResultStore, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import AsyncStream, RateLimit, ResultStore, async_pandas_udf
 
 pytestmark = pytest.mark.spark
 
@@ -35,32 +35,20 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.sql("SELECT id, IF(id % 3 = 0, string(id), NULL) AS text FROM range(0, 60, 1, 3)")
 
 
-def found(df: DataFrame, column: str = "shout") -> dict[int, Any]:
-    return {row["id"]: row[column] for row in df.collect()}
+FORMS = {
+    "column": lambda spark, df: df.withColumn("shout", shout("text")),
+    "vectorized column": lambda spark, df: df.withColumn("shout", shout_together("text")),
+    "chain": lambda spark, df: AsyncStream(df).filter(lambda row: True).ordered_wait(shout, "text"),
+    "table function": lambda spark, df: spark.sql("SELECT * FROM null_shouts(TABLE(null_rows), 'text')"),
+}
 
 
-@pytest.mark.parametrize("function", [shout, shout_together], ids=["plain", "vectorized"])
-@pytest.mark.parametrize("form", ["column", "ordered", "unordered", "SQL", "table function", "stream"])
-def test_in_each_form(spark: SparkSession, rows: DataFrame, function: Any, form: str) -> None:
+@pytest.mark.promise("null input")
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_with_a_null_make_no_call(spark: SparkSession, rows: DataFrame, form: str) -> None:
     rows.createOrReplaceTempView("null_rows")
-    name = function.__name__
-    if form == "column":
-        got = found(rows.withColumn("shout", function("text")))
-    elif form == "ordered":
-        df = ordered_wait(rows, function, "text")
-        assert [row["id"] for row in df.collect()] == [*range(60)]
-        got = found(df, name)
-    elif form == "unordered":
-        got = found(unordered_wait(rows, function, "text"), name)
-    elif form == "SQL":
-        function.register(spark, "null_shout")
-        got = found(spark.sql("SELECT id, null_shout(text) AS shout FROM null_rows"))
-    elif form == "table function":
-        function.with_options(output_mode="unordered").register(spark, "null_shouts")
-        got = found(spark.sql("SELECT * FROM null_shouts(TABLE(null_rows), 'text')"), name)
-    else:
-        stream = AsyncStream(rows).filter(lambda row: True).ordered_wait(function, "text")
-        got = found(stream.to_df(), name)
+    shout.with_options(output_mode="unordered").register(spark, "null_shouts")
+    got = {row["id"]: row["shout"] for row in FORMS[form](spark, rows).collect()}
     assert got == EXPECTED
 
 

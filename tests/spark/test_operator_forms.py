@@ -5,7 +5,6 @@
 import asyncio
 import contextlib
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import pyspark
 import pytest
@@ -14,8 +13,6 @@ from pyspark.sql import functions as sf
 from asyncudf import (
     AsyncFunction,
     AsyncStream,
-    OutputMode,
-    WatermarkStrategy,
     async_pandas_udf,
     ordered_wait,
     unordered_wait,
@@ -52,13 +49,6 @@ def test_the_fields_of_a_struct_become_columns(trips, wait):
         (2, "Bergen", 3, 6.5, "clear over Bergen"),
         (3, None, 0, None, None),
     ]
-
-
-@BOTH
-def test_any_other_result_becomes_one_column_named_after_the_function(trips, wait):
-    df = wait(trips, shout, "city", "times")
-    assert dict(df.dtypes) == {**dict(trips.dtypes), "shout": "string"}
-    assert [row.shout for row in df.orderBy("id").collect()] == ["Oslo!!", "Bergen!!!", "None"]
 
 
 @pytest.mark.parametrize("profiler", ["perf", "memory"])
@@ -109,23 +99,6 @@ def test_a_column_is_given_by_a_reference_or_a_quoted_name(dotted, reference):
         assert df.first().told == expected
 
 
-def test_a_watermark_is_read_from_a_column_with_a_quoted_name(dotted):
-    strategy = WatermarkStrategy.for_monotonous_timestamps("`a.b`")
-    df = unordered_wait(dotted, told, "id", watermark=strategy, with_watermark_column="w")
-    assert df.schema["w"].dataType.simpleString() == "timestamp"
-
-
-def test_a_column_of_an_operator_is_given_by_a_reference(dotted):
-    """And one that it has kept; `df.id` would be the column from before."""
-    stream = AsyncStream(dotted).ordered_wait(told, dotted["`a.b`"]).ordered_wait(told, sf.col("told"), as_="again")
-    assert stream.first().again == 10
-
-
-def test_columns_are_found_as_spark_finds_them(trips):
-    assert ordered_wait(trips, shout, "CITY").columns == ["id", "city", "times", "shout"]
-    assert ordered_wait(trips.withColumnRenamed("city", "a town"), shout, "a town").first().shout == "Oslo!"
-
-
 class Visits(AsyncFunction):
     """As many results for a row as its column `times` says."""
 
@@ -133,6 +106,7 @@ class Visits(AsyncFunction):
         result_future.complete([f"{sorted(value)} {n}" for n in range(value["times"])])
 
 
+@pytest.mark.promise("0 to n results")
 @pytest.mark.parametrize(
     ("wait", "form"),
     [
@@ -156,70 +130,6 @@ def test_an_async_function_gets_a_mapping_and_gives_any_number_of_rows(trips, wa
     assert wait(trips, function, **options).orderBy("id").first().Visits == "['city', 'id', 'times'] 0"
 
 
-@BOTH
-def test_an_async_generator_repeats_or_drops_the_row(trips, wait):
-    async def letters(city: str):
-        for letter in city or "":
-            await asyncio.sleep(0)
-            yield {"letter": letter}
-
-    df = wait(trips.drop("times"), letters, "city", returnType="letter string")
-    found = [(row.id, row.city, row.letter) for row in df.collect()]
-    assert found == [(1, "Oslo", c) for c in "Oslo"] + [(2, "Bergen", c) for c in "Bergen"]
-
-
-def test_a_plain_function_needs_only_a_return_type(trips):
-    def blocking(city):
-        return city and city[0]
-
-    async def annotated(city: str) -> int:
-        return len(city or "")
-
-    async def typed(city: str) -> int:
-        return len(city or "") / 2
-
-    assert [r.blocking for r in ordered_wait(trips, blocking, "city", returnType="string").collect()] == [
-        "O",
-        "B",
-        None,
-    ]
-    assert [r.annotated for r in ordered_wait(trips, annotated, "city").collect()] == [4, 6, 0]
-    assert [r.typed for r in ordered_wait(trips, typed, "city", returnType="double").collect()] == [2.0, 3.0, 0.0]
-
-
-def test_options_given_here_win(trips):
-    """Over those of the decorator, which keeps its own."""
-
-    @async_pandas_udf("string", output_mode="unordered", on_error="raise", timeout=100.0)
-    async def stuck(city):
-        await asyncio.Event().wait()
-
-    df = ordered_wait(trips, stuck, "city", timeout=0.05, on_error="capture", returnType="bigint")
-    assert df.columns == ["id", "city", "times", "value", "error"]
-    assert dict(df.dtypes)["value"] == "bigint"
-    assert [row.id for row in df.collect()] == [1, 2, 3]
-    assert {row.error.type for row in df.collect()} == {"AsyncTimeoutError"}
-    assert (stuck.options.timeout, stuck.options.output_mode) == (100.0, OutputMode.UNORDERED)
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_ordered_wait_keeps_the_order_though_the_last_call_finishes_first(spark):
-    @contextlib.asynccontextmanager
-    async def line():
-        yield {}
-
-    async def backwards(id: int, line) -> int:
-        """Each row of twenty waits for the one behind it."""
-        mine = line.setdefault(id, asyncio.Event())
-        if id % 20 != 19:
-            await line.setdefault(id + 1, asyncio.Event()).wait()
-        mine.set()
-        return id
-
-    df = ordered_wait(spark.range(0, 200, 1, 2), backwards, resources=line, returnType="bigint")
-    assert [tuple(row) for row in df.collect()] == [(i, i) for i in range(200)]
-
-
 @pytest.mark.usefixtures("small_batches")
 def test_unordered_wait_lets_every_row_pass_a_slow_one(spark):
     @contextlib.asynccontextmanager
@@ -239,87 +149,7 @@ def test_unordered_wait_lets_every_row_pass_a_slow_one(spark):
     assert rows.index((0, 0)) >= 38
 
 
-MANY_TYPES = """
-    id, CAST(id AS int) i, CAST(id / 3 AS decimal(20, 5)) d, IF(id % 3 = 0, NULL, CONCAT('s', id)) s,
-    CAST(CONCAT('b', id) AS binary) b, ARRAY(id, NULL, id + 1) a, MAP(CONCAT('k', id), ARRAY(id)) m,
-    NAMED_STRUCT('x', id, 'y', NAMED_STRUCT('z', ARRAY(NAMED_STRUCT('w', CAST(NULL AS string))))) st,
-    TIMESTAMP_MICROS(id * 86400000000 + 1) ts, DATE_ADD(DATE'1970-01-01', CAST(id AS int)) day,
-    TIMESTAMP_NTZ'2020-02-02 02:02:02' ntz, 9007199254740993 + id big, CAST(NULL AS void) nothing, id % 2 = 0 even
-"""
-
-
-@BOTH
-@pytest.mark.usefixtures("small_batches")
-def test_the_other_columns_come_through_unchanged_beside_their_own_results(spark, wait):
-    df = spark.sql(f"SELECT {MANY_TYPES} FROM range(0, 60, 1, 2)")
-
-    async def shuffled(id: int) -> int:
-        await asyncio.sleep(id * 7 % 11 / 1000)
-        return id
-
-    result = wait(df, shuffled, capacity=10)
-    assert result.drop("shuffled").schema == df.schema
-    rows = sorted(result.collect())
-    assert [row[:-1] for row in rows] == sorted(tuple(row) for row in df.collect())
-    assert all(row.shuffled == row.id for row in rows)
-
-
-def test_columns_of_any_name_come_through_and_can_be_read(spark):
-    odd = spark.range(1).select(
-        "id", sf.lit("Oslo").alias("address.city"), sf.lit(1).alias("a b"), sf.lit(2).alias("`")
-    )
-    df = ordered_wait(odd, shout, "address.city")
-    assert df.columns == ["id", "address.city", "a b", "`", "shout"]
-    assert tuple(df.first()) == (0, "Oslo", 1, 2, "Oslo!")
-
-
-def test_a_column_name_that_is_there_twice_cannot_be_read(spark, no_job):
-    twice = spark.range(0, 3, 1, 1).select("id", sf.lit("a").alias("x"), sf.lit("b").alias("x"))
-    with no_job, pytest.raises(TypeError, match="'x' is there 2 times"):
-        ordered_wait(twice, shout, "x")
-
-
-@BOTH
-def test_empty_partitions_and_empty_dataframes_open_nothing(spark, journal, wait):
-    class Opens(AsyncFunction):
-        async def open(self, context):
-            journal.write("open", context.partition)
-
-        async def async_invoke(self, value, result_future):
-            result_future.complete([value["id"]])
-
-    assert wait(spark.range(0), Opens(), returnType="bigint").collect() == []
-    four_partitions_with_rows_in_one = spark.range(0, 8, 1, 4).where("id >= 6")
-    assert len(wait(four_partitions_with_rows_in_one, Opens(), returnType="bigint").collect()) == 2
-    assert journal.lines == ["open 3"]
-
-
-def test_one_wait_over_the_result_of_another(trips):
-    loud = ordered_wait(ordered_wait(trips, weather, "city"), shout, "sky")
-    assert loud.columns == ["id", "city", "times", "temp", "sky", "shout"]
-    assert loud.first().shout == "clear over Oslo!"
-
-
-def test_a_nested_result_comes_out_as_declared(trips):
-    class Stop(NamedTuple):
-        name: str
-        platforms: list[int]
-
-    class Plan(NamedTuple):
-        stops: list[Stop]
-        by_name: dict[str, Stop]
-
-    async def plan(city: str) -> Plan | None:
-        stop = Stop(city, [1, 2])
-        return Plan([stop, Stop("end", [])], {city: stop}) if city else None
-
-    rows = ordered_wait(trips, plan, "city").collect()
-    assert rows[0].stops[0].name == "Oslo"
-    assert rows[0].stops[1].platforms == []
-    assert rows[0].by_name["Oslo"].platforms == [1, 2]
-    assert (rows[2].stops, rows[2].by_name) == (None, None)
-
-
+@pytest.mark.promise("0 to n results")
 @pytest.mark.usefixtures("small_batches")
 def test_every_result_stands_beside_its_own_row_when_many_rows_change_places(spark):
     async def stops(id: int):

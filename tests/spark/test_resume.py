@@ -18,7 +18,6 @@ import pytest
 from aiohttp import web
 
 from asyncudf import ResultStore
-from asyncudf._spark._compat import HAS_STREAM_WRITERS
 from tests.kit.drivers import HEAD, driver
 from tests.kit.programs import run_program
 
@@ -43,13 +42,8 @@ def enriched(spark, entry_point, url, folder):
     numbers.createOrReplaceTempView("numbers")
     if entry_point == "column":
         return numbers.select(asked("n").alias("asked"))
-    if entry_point == "ordered_wait":
-        return ordered_wait(numbers, asked)
     if entry_point == "chain":
         return AsyncStream(numbers).unordered_wait(asked).map(lambda row: row).to_df()
-    if entry_point == "sql":
-        asked.register(spark, "asked")
-        return spark.sql("SELECT asked(n) AS asked FROM numbers")
     if entry_point == "table function":
         asked.with_options(output_mode="unordered").register(spark, "asked_of")
         return spark.sql("SELECT * FROM asked_of(TABLE(numbers), 'n')")
@@ -65,17 +59,11 @@ def enriched(spark, entry_point, url, folder):
     if entry_point == "sink":
         report = async_sink(numbers, asked)
         assert report.written + report.reused == ROWS, report
-    if entry_point in ("stream_sink", "sink_source"):
+    if entry_point == "stream_sink":
         numbers.write.mode("ignore").parquet(folder + "/in")
-        writer = spark.readStream.schema(numbers.schema).parquet(folder + "/in").writeStream
-        if entry_point == "sink_source":
-            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # the writer of a stream asks this one
-            spark.dataSource.register(sink_source("asked", asked))
-            writer = writer.format("asked")
-        else:
-            writer = writer.foreachBatch(stream_sink(asked))
-        query = writer.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
-        query.awaitTermination()
+        stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")
+        writer = stream.writeStream.option("checkpointLocation", folder + "/checkpoint")
+        writer.foreachBatch(stream_sink(asked)).trigger(availableNow=True).start().awaitTermination()
     return numbers.selectExpr("10 * n AS asked")  # a sink gives no rows
 
 def ask(spark, *where):
@@ -192,12 +180,8 @@ def kill_executor(pid):
 @pytest.mark.parametrize(
     ("entry_point", "kill"),
     [
-        ("ordered_wait", kill_worker),
         ("chain", kill_worker),
-        ("sql", kill_executor),
-        ("sink", kill_worker),
-        ("sink", kill_executor),
-        ("stream_sink", kill_worker),
+        pytest.param("sink", kill_executor, marks=pytest.mark.promise("resume")),
     ],
 )
 def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry_point, kill):
@@ -210,16 +194,11 @@ def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry
     assert_nothing_is_paid_twice(server, before, calls)
 
 
-@pytest.mark.parametrize(
-    "entry_points",
-    [
-        ["column", "streaming", "table function"],
-        ["sink", "stream_sink", *(["sink_source"] if HAS_STREAM_WRITERS else [])],
-    ],
-    ids=["results", "sinks"],
-)
-def test_a_driver_that_is_killed(spark, tmp_path, entry_points):
-    """Another one runs the query again. The first has three queries at once, each with a store of its own."""
+def test_a_driver_that_is_killed(spark, tmp_path, alive):
+    """Another one runs the queries again. The first has all of them at once, each with a store of its own, and a
+    monitor, whose workers end like all others.
+    """
+    entry_points = ["column", "streaming", "table function", "sink", "stream_sink"]
     folders = {entry_point: tmp_path / entry_point.replace(" ", "_") for entry_point in entry_points}
     for folder in folders.values():
         folder.mkdir()
@@ -227,9 +206,13 @@ def test_a_driver_that_is_killed(spark, tmp_path, entry_points):
         servers = {entry_point: stack.enter_context(Server()) for entry_point in entry_points}
         queries = [(one, servers[one].url, str(folders[one])) for one in entry_points]
         program = f"""
-spark = session(SparkSession.builder.master("local[6]"))
-for query in {queries!r}:
-    threading.Thread(target=ask, args=(spark.newSession(), *query)).start()
+spark = session(SparkSession.builder.master("local[10]"))
+with asyncudf.monitor(spark):
+    threads = [threading.Thread(target=ask, args=(spark.newSession(), *query)) for query in {queries!r}]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 """
         job = stack.enter_context(driver(PROGRAM + program))
         for one in entry_points:
@@ -238,6 +221,8 @@ for query in {queries!r}:
         jvm = jvm_of(next(iter(servers[entry_points[0]].pids)))
         os.killpg(job.pid, signal.SIGKILL)
         until(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, "the JVM has ended")
+        workers = set.union(*(server.pids for server in servers.values()))
+        until(lambda: not any(map(alive, workers)), "the workers have ended")
         for one in entry_points:
             before, calls = goes_on(servers[one])
             again = tmp_path / "again.py"

@@ -71,6 +71,21 @@ print(json.dumps([sorted(one) for one in found]))
 """
 
 
+# As with spark.archives and PYSPARK_PYTHON.
+IN_ARCHIVE = (
+    """
+executable = spark.sparkContext.pythonExec
+spark.sparkContext.addArchive("{1}#environment")
+spark.sparkContext.pythonExec = "./environment/bin/python"
+{0}"""
+    + TRY
+    + """
+print(failure(lambda: shout.with_options(output_mode="unordered").register(spark, "u")))
+spark.sparkContext.pythonExec = executable
+"""
+)
+
+
 @pytest.fixture(scope="module")
 def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python that has all packages but this one and tenacity."""
@@ -92,21 +107,6 @@ def lean_cluster(standalone: StandaloneCluster, lean_python: str) -> Iterator[Sh
         yield driver
 
 
-def test_executors_without_the_library_say_so_and_ship_brings_it(lean_cluster: SharedDriver) -> None:
-    """In this order, as what has been shipped stays."""
-    for missing in json.loads(lean_cluster.run(DECLARED + TRY + MISSING)):
-        assert "No module named 'asyncudf'" in missing
-        assert "asyncudf.ship(spark" in missing
-        assert "--archives" in missing
-        assert "install it there" in missing
-
-    lacking = lean_cluster.run(TRY + "print(failure(lambda: asyncudf.ship(spark)))")
-    assert "lacks tenacity>=9 (not installed)" in lacking
-
-    found = lean_cluster.run(DECLARED + SHIP + ENTRY_POINTS)
-    assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
-
-
 @pytest.fixture
 def archive(tmp_path: Path, lean_python: str) -> Path:
     """An environment in an archive, as venv-pack or conda-pack make it: with this library, and paths of its own."""
@@ -120,17 +120,27 @@ def archive(tmp_path: Path, lean_python: str) -> Path:
     return Path(shutil.make_archive(str(environment), "gztar", environment))
 
 
-def test_an_environment_in_an_archive(standalone: StandaloneCluster, archive: Path) -> None:
-    """The driver is not in it: all but the table function, which Spark plans there, find what they need."""
-    builder = f'{standalone.builder()}.config("spark.archives", "{archive}#environment")'
-    with contextlib.closing(SharedDriver(builder, PYSPARK_PYTHON="./environment/bin/python")) as driver:
-        assert json.loads(driver.run(DECLARED + ENTRY_POINTS)) == [["BERGEN", "OSLO"]] * 4
-        refused = driver.run(
-            DECLARED + TRY + 'print(failure(lambda: shout.with_options(output_mode="unordered").register(spark, "u")))'
-        )
+def test_executors_without_the_library_say_so_and_an_archive_or_ship_brings_it(
+    lean_cluster: SharedDriver, archive: Path
+) -> None:
+    """In this order, as what has been shipped stays. The driver is not in the archive: all but the table function,
+    which Spark plans there, find what they need.
+    """
+    for missing in json.loads(lean_cluster.run(DECLARED + TRY + MISSING)):
+        assert "No module named 'asyncudf'" in missing
+        assert "asyncudf.ship(spark" in missing
+        assert "--archives" in missing
+        assert "install it there" in missing
+    found, refused = lean_cluster.run(IN_ARCHIVE.format(DECLARED + ENTRY_POINTS, archive)).splitlines()
+    assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
     assert "here is no ./environment/bin/python" in refused
+    lacking = lean_cluster.run(TRY + "print(failure(lambda: asyncudf.ship(spark)))")
+    assert "lacks tenacity>=9 (not installed)" in lacking
+    found = lean_cluster.run(DECLARED + SHIP + ENTRY_POINTS)
+    assert json.loads(found) == [["BERGEN", "OSLO"]] * 4
 
 
+@pytest.mark.promise("Spark Connect", "ship")
 def test_ship_with_spark_connect(connect: SharedDriver) -> None:
     found = connect.run(DECLARED + SHIP + ENTRY_POINTS)
     assert json.loads(found) == [["BERGEN", "OSLO"]] * 4

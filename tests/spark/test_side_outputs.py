@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import decimal
 
-import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -20,32 +19,11 @@ from asyncudf import (
     ProcessFunction,
     RuntimeContext,
     async_pandas_udf,
-    ordered_wait,
 )
 from tests.kit.frames import from_ddl, tuples
-from tests.kit.spark_functions import LOG, TWICE, from_a_coroutine, halved, mismatch, note
+from tests.kit.spark_functions import LOG, from_a_coroutine, halved, note
 
 pytestmark = pytest.mark.spark
-COUNT = OutputTag("count", "int")
-
-
-@async_pandas_udf("got bigint")
-async def from_a_generator(id: int, context: RuntimeContext):
-    note(context, id)
-    yield {"got": id}
-
-
-@async_pandas_udf("got bigint")
-def from_a_thread(id: int, context: RuntimeContext):
-    note(context, id)
-    return {"got": id}
-
-
-@async_pandas_udf("got bigint", batch_size=2)
-async def from_a_vectorized_function(id: pd.Series, context: RuntimeContext):
-    for one in id.tolist():
-        note(context, one)
-    return pd.DataFrame({"got": id})
 
 
 class FromAnAsyncFunction(AsyncFunction):
@@ -66,9 +44,6 @@ class FromAProcessFunction(ProcessFunction):
 
 WRITERS = {
     "coroutine": lambda s: s.ordered_wait(from_a_coroutine),
-    "generator": lambda s: s.unordered_wait(from_a_generator),
-    "thread": lambda s: s.ordered_wait(from_a_thread),
-    "vectorized": lambda s: s.ordered_wait(from_a_vectorized_function),
     "AsyncFunction": lambda s: s.unordered_wait(FromAnAsyncFunction(), returnType="got bigint"),
     "ProcessFunction": lambda s: s.process(FromAProcessFunction(), "id bigint, got bigint"),
 }
@@ -92,6 +67,7 @@ def test_a_side_output_is_written_from(spark, stream_of, writer, entry_point):
     assert side.columns == ["id", "note"]
 
 
+@pytest.mark.promise("side outputs")
 @pytest.mark.parametrize("order", ["main side main side", "side side main main"])
 def test_main_and_side_outputs_are_one_evaluation_in_whatever_order_they_are_read(spark, stream_of, journal, order):
     @async_pandas_udf("got bigint", on_error="dead_letter")
@@ -110,20 +86,6 @@ def test_main_and_side_outputs_are_one_evaluation_in_whatever_order_they_are_rea
             assert stream.side_output(OutputTag("never written", "x int, y string")).columns == ["x", "y"]
             assert stream.side_output(OutputTag("never written", "x int, y string")).count() == 0
     assert sorted(journal.lines) == [f"call {i}" for i in range(6)]
-
-
-class Both(ProcessFunction):
-    def process_element(self, value, context, collector):
-        context.output(LOG, {"id": value["id"], "note": "first"})
-        context.output(COUNT, value["id"])
-
-
-def test_each_tag_has_its_own_rows_also_of_several_operators(spark, stream_of):
-    stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine).process(Both())
-    log, count = stream.side_output(LOG), stream.side_output(COUNT)
-    assert sorted(tuples(log), key=key) == sorted([*NOTES[:3], *((i, "first") for i in range(4))], key=key)
-    assert (tuples(count), count.columns) == ([(i,) for i in range(4)], ["value"])
-    assert stream.count() == 0, "nothing was collected"
 
 
 ANYTHING = "s struct<at: timestamp, m: map<string, array<int>>>, a array<struct<x: decimal(5,2)>>, b binary, d date"
@@ -164,54 +126,6 @@ def test_a_tag_may_have_columns_of_any_type(spark, stream_of, conf, zone):
         assert tuples(other) == [(None, ["x"])]
 
 
-def test_side_rows_of_a_failed_attempt_and_of_a_dead_letter_are_dropped(spark, stream_of):
-    @async_pandas_udf("int", retry=TWICE, on_error="dead_letter")
-    async def second_time_lucky(id: int, context: RuntimeContext):
-        context.output(LOG, {"id": id, "note": f"attempt {context.attempt_number}"})
-        if id == 0 or context.attempt_number == 1:
-            raise ConnectionError
-        return context.attempt_number
-
-    stream = stream_of(spark.range(0, 3, 1, 1)).ordered_wait(second_time_lucky)
-    assert tuples(stream.side_output(LOG)) == [(1, "attempt 2"), (2, "attempt 2")]
-    assert tuples(stream) == [(1, 2), (2, 2)]
-    assert tuples(stream.side_output(DEAD_LETTERS).select("id", "error.attempts")) == [(0, 2)]
-
-
-class MismatchRows(ProcessFunction):
-    def process_element(self, value, context, collector):
-        context.output(LOG, {"id": 1})
-
-
-MISMATCHES = {
-    "a function": (lambda s: s.ordered_wait(mismatch), "side output 'log' returned 'one' (str) in field 'id'"),
-    "a ProcessFunction": (
-        lambda s: s.process(MismatchRows()),
-        "MismatchRows failed.*side output 'log'.*missing field 'note'",
-    ),
-}
-
-
-@pytest.mark.parametrize("writer", MISMATCHES)
-def test_a_value_that_does_not_fit_names_its_tag(spark, stream_of, spark_error, writer):
-    chain, said = MISMATCHES[writer]
-    stream = chain(stream_of(spark.range(1)))
-    assert all(words in spark_error(stream.side_output(LOG).to_df()) for words in said.split(".*"))
-
-
-def test_a_value_that_does_not_fit_its_tag_is_the_rows_error(spark, stream_of):
-    stream = stream_of(spark.range(1)).ordered_wait(mismatch, on_error="dead_letter")
-    (error,) = tuples(stream.side_output(DEAD_LETTERS).select("error.type", "error.message"))
-    assert error[0] == "ResultError"
-    assert "side output 'log'" in error[1]
-
-
-def test_a_tag_that_nobody_reads_is_dropped_unseen(spark, stream_of):
-    stream = stream_of(spark.range(0, 2, 1, 1)).ordered_wait(mismatch)
-    assert tuples(AsyncStream.collect(main=stream)["main"]) == [(0, 0), (1, 1)]
-    assert tuples(ordered_wait(spark.range(0, 2, 1, 1), mismatch)) == [(0, 0), (1, 1)]
-
-
 def test_a_side_output_is_read_with_the_schema_that_it_was_written_with(spark, stream_of, spark_error):
     stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine)
     same = OutputTag("log", st.StructType().add("id", "long").add("note", "string"))
@@ -229,16 +143,6 @@ def test_collect_reads_a_tag_by_its_name_too(spark, stream_of, spark_error, sche
     assert frames["side"].count() == 3
 
 
-def test_a_tag_may_be_declared_in_all_of_sparks_ddl(spark, stream_of):
-    tag = OutputTag("log", "id bigint NOT NULL, note string COMMENT 'why'")
-
-    async def writes(id: int, context: RuntimeContext) -> int:
-        context.output(tag, (id, "x"))
-        return id
-
-    assert tuples(stream_of(spark.range(1)).ordered_wait(writes).side_output(tag)) == [(0, "x")]
-
-
 @pytest.mark.parametrize("interval", [0.001, datetime.timedelta(milliseconds=1)])
 def test_latencies_tell_how_long_rows_take_up_to_each_operator(spark, stream_of, interval):
     async def first(id: int) -> int:
@@ -253,12 +157,3 @@ def test_latencies_tell_how_long_rows_take_up_to_each_operator(spark, stream_of,
     operators = {(row.operator, row.partition) for row in found}
     assert operators == {(operator, number) for operator in ("first", "filter", "halved") for number in (0, 1)}
     assert all(row.latency >= 0 for row in found)
-
-
-def test_latencies_of_two_branches(spark, stream_of):
-    """Each branch has the latencies of its own operators."""
-    stream = stream_of(spark.range(0, 4, 1, 1), latency_interval=0.001)
-    left, right = stream.ordered_wait(halved), stream.map(lambda row: row)
-    frames = AsyncStream.collect(left=left.side_output(LATENCIES), right=right.side_output(LATENCIES))
-    assert {row.operator for row in frames["left"].collect()} >= {"source", "halved"}
-    assert {row.operator for row in frames["right"].collect()} >= {"source", "map"}

@@ -4,18 +4,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import asyncudf
@@ -34,7 +31,6 @@ from asyncudf import (
 )
 from asyncudf._spark import _compat
 from tests.kit.drivers import SharedDriver
-from tests.kit.standalone import StandaloneCluster
 
 pytestmark = pytest.mark.spark
 
@@ -51,29 +47,7 @@ def rows_of(report: SinkReport) -> tuple[int, int, int, int]:
 # What is reported
 
 
-def test_a_class_of_exceptions_acknowledges_nothing(spark: SparkSession) -> None:
-    async def post(id: pd.Series) -> list[object]:
-        return [ValueError if n % 10 == 3 else None for n in id]
-
-    async def post_some(id: pd.Series) -> list[object]:
-        return [ValueError for n in id if n % 10 == 3]  # nobody can tell of which rows
-
-    report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=5)
-    assert (rows_of(report), report.reasons) == ((18, 2, 0, 0), {"ResultError": 2})
-    report = async_sink(spark.range(0, 20, 1, 2), post_some, batch_size=5, max_failures=20)
-    assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ResultError": 10})
-
-
-def test_calls_that_a_bulk_function_has_not_awaited_acknowledge_nothing(spark: SparkSession) -> None:
-    async def send(part: object) -> None: ...
-
-    async def post(id: pd.Series) -> list[object]:
-        return [send(id[:5]), send(id[5:])]  # asyncio.gather is missing
-
-    report = async_sink(spark.range(0, 20, 1, 2), post, batch_size=10, max_failures=20)
-    assert (rows_of(report), report.reasons) == ((0, 20, 0, 0), {"ResultError": 20})
-
-
+@pytest.mark.promise("async_sink")
 def test_every_row_is_written_or_a_dead_letter(spark: SparkSession, journal: Any) -> None:
     async def post(id: int, name: str) -> object:
         journal.write("post", id, name)
@@ -113,14 +87,6 @@ async def write_series(id: pd.Series) -> Any:
     return [ValueError() if n % 2 else {"status": 201} for n in id]
 
 
-async def write_array(id: pa.Array) -> Any:
-    return pd.Series([ValueError() if n % 2 else None for n in id.to_pylist()])
-
-
-async def write_numpy(id: pd.Series) -> Any:
-    return np.array([ValueError() if n % 2 else None for n in id])
-
-
 class WriteAsync(AsyncFunction):
     async def async_invoke(self, value: Any, result_future: Any) -> None:
         if value["id"] % 2:
@@ -129,7 +95,7 @@ class WriteAsync(AsyncFunction):
             result_future.complete(["a", 1, None])
 
 
-KINDS = [refuse_odd, write_row, write_with_answers, write_series, write_array, write_numpy, WriteAsync()]
+KINDS = [write_row, write_with_answers, write_series, WriteAsync()]
 
 
 @pytest.mark.parametrize("function", KINDS, ids=lambda one: getattr(one, "__name__", type(one).__name__))
@@ -144,18 +110,6 @@ def test_a_bulk_call_that_returns_one_answer_for_all_has_written_all(spark: Spar
 
     report = async_sink(spark.range(0, 20, 1, 1), bulk, batch_size=5)
     assert (rows_of(report), report.calls) == ((20, 0, 0, 0), 4)
-
-
-def test_rows_that_a_bulk_endpoint_refuses_are_sent_again_alone(spark: SparkSession, journal: Any) -> None:
-    async def bulk(id: pd.Series) -> list[Exception | None]:
-        journal.write(*id)
-        return [ConnectionError() if n % 4 == 1 and len(id) > 1 else None for n in id]
-
-    retry = asyncudf.RetryStrategy.fixed_delay(3, 0.001)
-    report = async_sink(spark.range(0, 8, 1, 1), bulk, batch_size=8, retry=retry)
-    assert rows_of(report) == (6, 2, 0, 0)
-    assert sorted(map(int, journal.lines[0].split())) == list(range(8))
-    assert all(sorted(map(int, line.split())) == [1, 5] for line in journal.lines[1:])
 
 
 def test_no_rows_are_a_report_of_zeros(spark: SparkSession, journal: Any) -> None:
@@ -205,14 +159,9 @@ def test_a_sink_of_which_more_than_half_fails_is_an_error(spark: SparkSession) -
         async_sink(spark.range(0, 120, 1, 2), most)
 
 
-def test_a_task_of_which_more_than_half_fails_ends_the_job(spark: SparkSession, journal: Any) -> None:
-    async def noted(id: int) -> None:
-        journal.write("call")
-        raise ValueError
-
-    with pytest.raises(Exception, match="100 of 100 rows of noted failed, more than max_failures= allows"):
-        async_sink(spark.range(0, 5000, 1, 1), noted, capacity=1)
-    assert len(journal) <= 200
+def test_a_task_of_which_more_than_half_fails_ends_the_job(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="100 of 100 rows of refuse failed, more than max_failures= allows"):
+        async_sink(spark.range(0, 5000, 1, 1), refuse, capacity=1)
 
 
 def test_with_max_failures_of_ones_own_there_is_a_report_up_to_it(spark: SparkSession) -> None:
@@ -255,12 +204,6 @@ def test_columns_may_have_any_names(spark: SparkSession, names: list[str]) -> No
     assert sorted(row[:-1] for row in report.dead_letters.collect()) == [(1, 1, "two", 3.5), (3, 1, "two", 3.5)]
 
 
-def test_dead_letters_may_be_sent_again_as_they_are(spark: SparkSession) -> None:
-    report = async_sink(async_sink(spark.range(10), refuse_odd).dead_letters, refuse, max_failures=None)
-    assert report.failed == 5
-    assert report.dead_letters.columns == ["id", "error"]
-
-
 class UnpicklableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -282,14 +225,6 @@ def test_errors_that_can_be_neither_pickled_nor_printed_are_reasons_too(spark: S
     }
 
 
-def test_a_cached_dataframe_and_a_limit_are_written_like_others(spark: SparkSession) -> None:
-    df = spark.range(0, 10, 1, 2).withColumn("random", sf.rand()).cache()
-    first, again = async_sink(df, refuse_odd), async_sink(df, refuse_odd)
-    assert sorted(first.dead_letters.drop("error").collect()) == sorted(again.dead_letters.drop("error").collect())
-    assert async_sink(df.limit(3), refuse_odd).rows == 3
-    df.unpersist()
-
-
 def test_many_large_dead_letters_come_back_whole(spark: SparkSession) -> None:
     df = spark.range(0, 1000, 1, 2).withColumn("text", sf.expr("repeat(uuid(), 400)"))
     letters = async_sink(df, refuse, "id", max_failures=None).dead_letters
@@ -307,32 +242,22 @@ def test_many_large_dead_letters_come_back_whole(spark: SparkSession) -> None:
     ("call", "error", "message"),
     [
         (lambda df: async_sink(5, refuse), OptionError, "takes a DataFrame, not 5"),
-        (lambda df: async_sink(df, 5), FunctionError, "expected a function"),
         (lambda df: async_sink(df, refuse, "idd"), FunctionError, "unknown column 'idd'"),
-        (lambda df: async_sink(df.toDF("x"), refuse), FunctionError, "id"),
         (lambda df: async_sink(df.withColumn("Error", sf.lit(1)), refuse), FunctionError, "column 'error'.*rename"),
         (lambda df: async_sink(df.select(), refuse), FunctionError, "no columns"),
-        (lambda df: async_sink(df, refuse, capacityy=3), OptionError, "unknown option 'capacityy'"),
         (lambda df: async_sink(df, refuse, returnType="string"), OptionError, "leave returnType out"),
         (lambda df: async_sink(df, refuse, output_mode="ordered"), OptionError, "no output_mode"),
         (lambda df: async_sink(df, refuse, on_error="null"), OptionError, "'dead_letter' or 'raise'"),
-        (lambda df: async_sink(df, refuse, on_error="capture"), OptionError, "'dead_letter' or 'raise'"),
         (lambda df: async_sink(df, refuse, on_timeout=1), OptionError, "on_timeout"),
         (lambda df: async_sink(df, refuse, on_error="raise", max_failures=3), OptionError, "max_failures is never"),
         (lambda df: async_sink(df, refuse, max_calls=1, on_spent="null"), OptionError, "'dead_letter' or 'raise'"),
         (lambda df: stream_sink(refuse, on_error="dead_letter"), OptionError, "needs dead_letters="),
         (lambda df: stream_sink(refuse, max_calls=1, on_spent="dead_letter"), OptionError, "needs dead_letters="),
         (lambda df: stream_sink(refuse, max_failures=3), OptionError, "give stream_sink dead_letters="),
-        (lambda df: stream_sink(refuse, dead_letters="t", on_error="raise"), OptionError, "leave one of them out"),
         (lambda df: stream_sink(refuse, dead_letters=5), OptionError, "dead_letters"),
-        (lambda df: stream_sink(refuse, name=""), OptionError, "name"),
         (lambda df: sink_source("", refuse), OptionError, "name"),
         (lambda df: sink_source("x", refuse, dead_letters=lambda df: None), OptionError, "dead_letters"),
-        (lambda df: sink_source("x", refuse, on_error="dead_letter"), OptionError, "needs dead_letters="),
-        (lambda df: stream_sink(refuse, on_error="DEAD_LETTER"), OptionError, "needs dead_letters="),
-        (lambda df: sink_source("x", refuse, max_calls=1, on_spent="Dead_Letter"), OptionError, "needs dead_letters="),
         (lambda df: stream_sink(refuse, dead_letters="t", on_error="RAISE"), OptionError, "leave one of them out"),
-        (lambda df: stream_sink(refuse, on_error="rise"), OptionError, "on_error must be one of"),
         (lambda df: async_sink(df, refuse, id="id"), OptionError, "columns by position"),
     ],
 )
@@ -359,6 +284,7 @@ def test_a_spark_without_data_sources_is_named(spark: SparkSession, monkeypatch:
 # What is sent once
 
 
+@pytest.mark.promise("stores")
 def test_a_row_that_was_acknowledged_is_not_sent_again(spark: SparkSession, journal: Any, tmp_path: Path) -> None:
     async def post(id: int) -> None:
         journal.write("post", id)
@@ -385,14 +311,6 @@ def test_equal_rows_are_one_write_with_a_store_and_two_without(
     assert Counter(journal.lines) == {"post a": 3, "post b": 2}
 
 
-def test_stored_errors_count_as_failures(spark: SparkSession, tmp_path: Path) -> None:
-    store = ResultStore.disk(tmp_path / "store", error_ttl=1000)
-    df = spark.range(0, 10, 1, 2)
-    assert rows_of(async_sink(df, refuse_odd, store=store, version="1")) == (5, 5, 0, 0)
-    again = async_sink(df, refuse_odd, store=store, version="1")
-    assert (rows_of(again), again.calls) == ((0, 5, 5, 0), 0)
-
-
 def test_rows_that_no_budget_is_left_for_are_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     async def post(id: int) -> None: ...
 
@@ -404,28 +322,6 @@ def test_rows_that_no_budget_is_left_for_are_dead_letters(spark: SparkSession, t
     assert (rows_of(report), report.reasons) == ((4, 3, 3, 0), {"BudgetSpentError": 3})
     capped = async_sink(spark.range(0, 150, 1, 1), post, max_calls=10, on_spent="dead_letter")
     assert rows_of(capped) == (10, 140, 0, 0), "the user has asked for it: that is no SinkError"
-
-
-def test_a_result_of_a_column_is_no_acknowledgement(spark: SparkSession, journal: Any, tmp_path: Path) -> None:
-    @async_pandas_udf("boolean", store=ResultStore.disk(tmp_path / "store"), version="1")
-    async def post(id: int) -> bool:
-        journal.write("post")
-        return False
-
-    df = spark.range(0, 3, 1, 1)
-    df.select(post("id")).collect()
-    assert rows_of(async_sink(df, post)) == (3, 0, 0, 0)
-    assert [row[0] for row in df.select(post("id")).collect()] == [False] * 3
-    assert len(journal) == 6
-
-
-def test_the_idempotency_key_of_a_row_is_the_same_in_every_run(spark: SparkSession, journal: Any) -> None:
-    async def post(id: int, context: RuntimeContext) -> None:
-        journal.write(id, context.idempotency_key)
-
-    for _ in range(2):
-        async_sink(spark.range(0, 5, 1, 2), post)
-    assert sorted(Counter(journal.lines).values()) == [2] * 5
 
 
 def test_what_a_task_did_before_it_died_counts_once(cluster: Any, tmp_path: Path) -> None:
@@ -445,16 +341,7 @@ print(report.written, report.failed, report.calls, report.dead_letters.count())
     assert cluster.run(program).split() == ["18", "2", "20", "2"]
 
 
-SPECULATING = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.minTaskRuntime": "200ms",
-    "spark.speculation.multiplier": "1.2",
-    "spark.speculation.quantile": "0.5",
-}
-
-
-def test_a_speculative_copy_of_a_task_sends_nothing_twice(standalone: StandaloneCluster, tmp_path: Path) -> None:
+def test_a_speculative_copy_of_a_task_sends_nothing_twice(cluster: SharedDriver, tmp_path: Path) -> None:
     """The copy waits for the calls of the slow task and takes their results from the store, or the other way round."""
     program = f"""
 import contextlib
@@ -469,18 +356,20 @@ async def begun():
 async def post(id, begun):
     while id >= 60 and not os.path.exists("{tmp_path}/3.1"):  # the copy of the last task
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.02)
     with open("{tmp_path}/calls", "a") as file:
         file.write(f"{{id}}\\n")
 
 store = ResultStore.disk("{tmp_path}/store")
+conf = spark.sparkContext._jsc.sc().conf()
+conf.set("spark.speculation.quantile", "0.5")
 report = async_sink(
     spark.range(0, 80, 1, 4), post, capacity=2, store=store, version="1", resources=begun, max_failures=None
 )
+conf.set("spark.speculation.quantile", "1.0")
 print(report.written + report.reused, report.failed)
 """
-    with contextlib.closing(SharedDriver(f"{standalone.builder(cores=2)}.config(map={SPECULATING!r})")) as driver:
-        assert driver.run(program).split() == ["80", "0"]
+    assert cluster.run(program).split() == ["80", "0"]
     assert sorted(map(int, (tmp_path / "calls").read_text().split())) == [*range(80)]
 
 
@@ -513,6 +402,7 @@ def test_each_micro_batch_has_keys_of_its_own(stream: Any, journal: Any, tmp_pat
     assert len(journal) == len(set(journal.lines)) == 15
 
 
+@pytest.mark.promise("stream_sink")
 def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
     spark: SparkSession, stream: Any, journal: Any, tmp_path: Path
 ) -> None:
@@ -553,11 +443,6 @@ def test_dead_letters_of_a_stream_go_to_a_function_or_a_table(spark: SparkSessio
         spark.sql("DROP TABLE IF EXISTS not_sent")
 
 
-def test_unknown_columns_fail_the_query(stream: Any, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="FunctionError: unknown column 'idd'"):
-        run(stream().writeStream.foreachBatch(stream_sink(refuse, "idd")), tmp_path)
-
-
 # The data source
 
 
@@ -570,6 +455,7 @@ def register(spark: SparkSession) -> Any:
     return make
 
 
+@pytest.mark.promise("sink_source")
 def test_a_dataframe_is_written_by_its_writer(spark: SparkSession, register: Any, journal: Any, tmp_path: Path) -> None:
     async def post(id: int, label: str) -> None:
         journal.write("post", id, label)
@@ -610,6 +496,7 @@ def test_what_a_data_source_cannot_do_is_said_before_anything_is_sent(
     assert len(journal) == 0
 
 
+@pytest.mark.promise("sink_source")
 def test_a_stream_is_written_by_its_writer(
     spark: SparkSession, register: Any, stream: Any, journal: Any, tmp_path: Path
 ) -> None:
@@ -669,15 +556,6 @@ print(spark.read.parquet("{tmp_path}/letters").count())
 """
     messages = [f"no {n}" for n in (1, 3, 5, 7, 9)]
     assert connect.run(program).splitlines() == [f"5 5 {messages}", "5", "True", "5"]
-
-
-def test_a_row_of_a_result_may_be_anything(spark: SparkSession) -> None:
-    """Results are neither converted nor kept."""
-
-    async def post(id: int) -> Any:
-        return [None, object(), {"a": Row(x=1)}, float("nan"), b"\xff"][id % 5]
-
-    assert rows_of(async_sink(spark.range(0, 10, 1, 2), post)) == (10, 0, 0, 0)
 
 
 def test_the_monitor_sees_a_data_source_too(spark: SparkSession, register: Any, tmp_path: Path) -> None:

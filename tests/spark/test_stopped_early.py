@@ -51,32 +51,14 @@ def write(df, folder):
 
 QUERIES = {
     "column, show": (column, lambda df, _: df.show(3)),
-    "column, first": (column, lambda df, _: df.first()),
-    "column, take": (column, lambda df, _: df.take(3)),
-    "column, head": (column, lambda df, _: df.head(2)),
     "column, limit before a write": (column, write),
-    "column, isEmpty": (lambda spark, df: column(spark, df).where("w >= 0"), lambda df, _: df.isEmpty()),
-    "column, tail": (column, lambda df, _: df.tail(3)),
     "column, local iterator": (column, lambda df, _: list(itertools.islice(df.toLocalIterator(), 3))),
-    "column, offset": (column, lambda df, _: df.offset(2).limit(3).collect()),
     "column, limit behind a filter": (column, lambda df, _: df.where("w >= 3").limit(3).collect()),
-    "column, limit of several tasks": (
-        lambda spark, df: column(spark, df.repartition(3)), lambda df, _: df.limit(3).groupBy().sum("w").collect()
-    ),
     "column, half a join": (
         lambda spark, df: df.join(column(spark, df).where("w >= 0"), "id", "left_semi"), lambda df, _: df.take(2)
     ),
     "sql, limit": (sql("SELECT waits(id) AS w FROM numbers LIMIT 4"), lambda df, _: df.collect()),
-    "sql, exists": (
-        sql("SELECT id FROM numbers WHERE EXISTS (SELECT 1 FROM numbers m WHERE waits(m.id) > 5)"),
-        lambda df, _: df.collect(),
-    ),
     "table function, show": (sql("SELECT * FROM pairs(TABLE(numbers), 'id')"), lambda df, _: df.show(3)),
-    "table function, take": (sql("SELECT * FROM pairs(TABLE(numbers), 'id')"), lambda df, _: df.take(1)),
-    "table function, limit": (sql("SELECT * FROM pairs(TABLE(numbers), 'id') LIMIT 3"), write),
-    "operator, show": (operator, lambda df, _: df.show(3)),
-    "operator, first": (operator, lambda df, _: df.first()),
-    "operator, limit before a write": (operator, write),
     "operator, limit behind it": (operator, lambda df, _: df.where("id >= 2").limit(4).collect()),
     "operator, limit before another": (
         lambda spark, df: unordered_wait(operator(spark, df).limit(4), pairs), lambda df, _: df.take(1)
@@ -110,12 +92,10 @@ def breaks(value):
 
 FAILED = {
     "column, take": (column, lambda df: df.select(breaks("w")).where("`breaks(w)` > 33").take(4)),
-    "column, show": (column, lambda df: df.select(breaks("w")).tail(30)),
     "table function, limit": (
         sql("SELECT * FROM pairs(TABLE(numbers), 'id')"),
         lambda df: df.select(breaks("id")).where("`breaks(id)` > 33").limit(4).collect(),
     ),
-    "operator, first": (operator, lambda df: df.select(breaks("id")).where("`breaks(id)` > 39").first()),
 }
 
 

@@ -12,7 +12,8 @@ import threading
 
 import pytest
 
-from asyncudf import DEAD_LETTERS, AsyncStream, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import DEAD_LETTERS, AsyncStream, async_pandas_udf
+from tests.kit.doors import column, through
 
 pytestmark = pytest.mark.spark
 
@@ -66,41 +67,6 @@ def patient_spark(spark):
     conf.set("spark.python.task.killTimeout", before)
 
 
-def column(df, function):
-    return df.select("id", function("id").alias("result"))
-
-
-def in_sql(df, function):
-    df.createOrReplaceTempView("stopping_rows")
-    function.register(df.sparkSession, "stopping_call")
-    return df.sparkSession.sql("SELECT id, stopping_call(id) AS result FROM stopping_rows")
-
-
-def ordered(df, function):
-    return ordered_wait(df, function, "id").toDF("id", "result")
-
-
-def unordered(df, function):
-    return unordered_wait(df, function, "id").toDF("id", "result")
-
-
-def stream(df, function):
-    return AsyncStream(df).filter(is_row).ordered_wait(function, "id").to_df().toDF("id", "result")
-
-
-def is_row(row):
-    return row["id"] >= 0
-
-
-def table(df, function):
-    df.createOrReplaceTempView("stopping_rows")
-    function.with_options(output_mode="unordered").register(df.sparkSession, "stopping_calls")
-    return df.sparkSession.sql("SELECT * FROM stopping_calls(TABLE(stopping_rows))").toDF("id", "result")
-
-
-every_entry_point = pytest.mark.parametrize("entry_point", [column, in_sql, ordered, unordered, stream, table])
-
-
 def pids(journal):
     return {int(line.split()[1]) for line in journal.lines if line.startswith("open")}
 
@@ -127,9 +93,10 @@ def cancelled_at_the_end(spark, df):
     assert "cancel" in errors[0].lower()
 
 
-@every_entry_point
-def test_a_cancelled_job_stops_calling_and_closes_everything(patient_spark, call, journal, workers, until, entry_point):
-    df = entry_point(patient_spark.range(0, ROWS, 1, TASKS), call)
+@pytest.mark.promise("cancellation")
+@through("column", "table function", "chain")
+def test_a_cancelled_job_stops_calling_and_closes_everything(patient_spark, call, journal, workers, until, door):
+    df = door(patient_spark.range(0, ROWS, 1, TASKS), call, "id")
     with cancelled_at_the_end(patient_spark, df):
         until(lambda: journal.count("open") == TASKS and journal.count("call") > 10 * CAPACITY, "it runs")
         before = journal.count("call")
@@ -138,15 +105,14 @@ def test_a_cancelled_job_stops_calling_and_closes_everything(patient_spark, call
     assert calls - before <= AT_ONCE
     workers.assert_clean(pids(journal), reused=False)
     assert journal.count("call") == calls, "no call after the close"
-    assert column(patient_spark.range(0, 10, 1, TASKS), call).count() == 10
+    assert column(patient_spark.range(0, 10, 1, TASKS), call, "id").count() == 10
 
 
-@pytest.mark.parametrize("entry_point", [column, ordered, stream, table])
-def test_a_cancelled_job_of_calls_that_hang_closes_everything(
-    patient_spark, hangs, journal, workers, until, entry_point
-):
+@pytest.mark.promise("cancellation")
+@through("column", "chain")
+def test_a_cancelled_job_of_calls_that_hang_closes_everything(patient_spark, hangs, journal, workers, until, door):
     """Spark's task looks up only when it gets something: here it is an empty batch each second."""
-    df = entry_point(patient_spark.range(0, ROWS, 1, TASKS), hangs)
+    df = door(patient_spark.range(0, ROWS, 1, TASKS), hangs, "id")
     with cancelled_at_the_end(patient_spark, df):
         until(lambda: journal.count("call") == CAPACITY * TASKS, "all slots hang")
     until(lambda: journal.count("close") == TASKS, "the resources are closed")
@@ -154,9 +120,10 @@ def test_a_cancelled_job_of_calls_that_hang_closes_everything(
     assert journal.count("call") == CAPACITY * TASKS
 
 
-@every_entry_point
-def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, workers, until, entry_point):
-    df = entry_point(spark.range(0, ROWS, 1, TASKS), call)
+@pytest.mark.promise("LIMIT")
+@through("column", "table function", "unordered_wait")
+def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, workers, until, door):
+    df = door(spark.range(0, ROWS, 1, TASKS), call, "id")
     assert len(df.where("result >= 0").limit(5).collect()) == 5
     until(lambda: journal.count("close") == journal.count("open"), "the resources are closed")
     calls = journal.count("call")
@@ -165,8 +132,8 @@ def test_a_limit_has_its_rows_with_the_first_results(spark, call, journal, worke
     assert journal.count("call") == calls, "no call after the close"
 
 
-@pytest.mark.parametrize("entry_point", [column, ordered])
-def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline(spark, journal, until, entry_point):
+@through("column")
+def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline(spark, journal, until, door):
     @async_pandas_udf(timeout=3600, capacity=CAPACITY)
     async def hangs_later(id: int) -> int:
         if id < 5:
@@ -177,23 +144,24 @@ def test_calls_that_hang_beyond_a_limit_are_cancelled_long_before_their_deadline
         finally:
             journal.write("cancelled", id)
 
-    assert len(entry_point(spark.range(0, ROWS, 1, 1), hangs_later).where("result >= 0").limit(5).collect()) == 5
+    assert len(door(spark.range(0, ROWS, 1, 1), hangs_later, "id").where("result >= 0").limit(5).collect()) == 5
     until(lambda: 0 < journal.count("start") == journal.count("cancelled"), "all calls are cancelled")
 
 
-@pytest.mark.parametrize("entry_point", [column, ordered])
-def test_spark_does_not_take_slow_calls_for_a_worker_that_hangs(spark, conf, journal, entry_point):
+@pytest.mark.promise("cancellation")
+@through("ordered_wait")
+def test_spark_does_not_take_slow_calls_for_a_worker_that_hangs(spark, conf, journal, door):
     @async_pandas_udf
     async def slow(id: int) -> int:
         journal.write("call", id)
         await asyncio.sleep(id)
         return id
 
-    entry_point(spark.range(0, 1, 1, 1), slow).collect()  # so that the start of a worker does not count
-    conf("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", 4)
+    door(spark.range(0, 1, 1, 1), slow, "id").collect()  # so that the start of a worker does not count
+    conf("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", 2)
     conf("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "true")
-    assert [row.result for row in entry_point(spark.range(5, 7, 1, 1), slow).collect()] == [5, 6]
-    assert journal.count("call") == 3
+    assert [row.result for row in door(spark.range(3, 4, 1, 1), slow, "id").collect()] == [3]
+    assert journal.count("call") == 2
 
 
 def only_rows(stream):
@@ -208,8 +176,8 @@ def both(stream):
     return {**only_rows(stream), **only_dead_letters(stream)}
 
 
-@pytest.mark.parametrize("wanted", [only_rows, only_dead_letters, both])
-def test_an_empty_batch_suits_every_stream(spark, conf, wanted):
+@pytest.mark.parametrize("names", ["rows", "dead", "rows dead"])
+def test_an_empty_batch_suits_every_stream(spark, conf, names):
     """It comes first here, and Arrow takes only batches like the first. The session's zone is not Arrow's."""
     conf("spark.sql.session.timeZone", "Asia/Tokyo")
 
@@ -228,18 +196,19 @@ def test_an_empty_batch_suits_every_stream(spark, conf, wanted):
         "cast(1 AS decimal(30, 2)) AS money",
     )
     with AsyncStream(df).ordered_wait(slow_at_first) as stream:
-        found = {name: one.select(df.columns).collect() for name, one in AsyncStream.collect(**wanted(stream)).items()}
+        both = {"rows": stream, "dead": stream.side_output(DEAD_LETTERS)}
+        wanted = AsyncStream.collect(**{name: both[name] for name in names.split()})
+        found = {name: one.select(df.columns).collect() for name, one in wanted.items()}
     rows = df.collect()
     expected = {"rows": rows[:7] + rows[8:], "dead": rows[7:8]}
     assert found == {name: expected[name] for name in found}
 
 
-@pytest.mark.parametrize("returned", ["timestamp", "struct<a: array<string>, b: decimal(30, 2)>", "map<string, date>"])
-def test_an_empty_batch_suits_every_column(spark, conf, returned):
+def test_an_empty_batch_suits_every_column(spark, conf):
     conf("spark.sql.session.timeZone", "Asia/Tokyo")
 
-    @async_pandas_udf(returned)
+    @async_pandas_udf("a timestamp, b struct<c: array<string>, d: decimal(30, 2)>, e map<string, date>")
     async def slow_at_first(id: int):
         await asyncio.sleep(1.5 if id == 0 else 0)
 
-    assert [row.result for row in column(spark.range(0, 3, 1, 1), slow_at_first).collect()] == [None] * 3
+    assert [row.result for row in column(spark.range(0, 3, 1, 1), slow_at_first, "id").collect()] == [None] * 3

@@ -27,6 +27,7 @@ ENTRY_POINTS = {
 }
 
 
+@pytest.mark.promise("structured streaming")
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 def test_a_stream_is_enriched(spark, lines, tmp_path, entry_point):
     """The column and both operator forms work over an unbounded table."""

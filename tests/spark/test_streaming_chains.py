@@ -37,6 +37,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.promise("structured streaming")
 def test_a_chain_runs_in_a_streaming_query(spark, stream_of, lines, run):
     stream = stream_of(lines).filter(lambda row: row["line"] != "bad").ordered_wait(shouted)
     stream = stream.unordered_wait(measured, on_error="raise")
@@ -61,6 +62,7 @@ def test_side_outputs_of_a_streaming_dataframe_are_refused(lines, stream_of, wha
         IN_A_STREAM[what](stream)
 
 
+@pytest.mark.promise("foreachBatch")
 def test_foreach_batch_has_side_outputs(spark, lines, run, journal, tmp_path):
     async def measured_once(line: str) -> int:
         journal.write("call", line)

@@ -31,6 +31,7 @@ def sql(spark):
     return rows
 
 
+@pytest.mark.promise("table function")
 def test_the_tables_columns_are_kept_and_the_results_appended(spark, sql):
     query = "SELECT * FROM weather_at(TABLE(trips), 'city') ORDER BY id"
     assert spark.sql(query).columns == ["id", "city", "day", "temp", "sky"]
@@ -68,20 +69,6 @@ def test_parameters_may_be_called_like_those_of_the_class_that_spark_calls(spark
     assert sql(query) == [("1 Monday Oslo",)]
 
 
-def test_a_column_named_for_a_later_parameter_is_not_taken_for_an_earlier_one(sql, no_job):
-    """With a gap, `city` is the column of that name or the call is refused; never the column given for `day`."""
-    refused = None
-    with no_job:
-        try:
-            query = sql.spark.sql("SELECT sky FROM weather_at(TABLE(trips), day => 'id') WHERE id = 1")
-        except Exception as error:
-            refused = error
-    if refused is not None:
-        assert "city" in str(refused)
-    else:
-        assert query.first().sky == "clear over Oslo on 1"
-
-
 def test_the_table_may_be_a_subquery_and_have_other_columns(spark, sql):
     query = "SELECT * FROM weather_at(TABLE(SELECT upper(city) AS town, id * 2 AS n FROM trips WHERE id = 1), 'town')"
     assert spark.sql(query).columns == ["town", "n", "temp", "sky"]
@@ -115,36 +102,6 @@ def test_an_async_function_gets_a_mapping_and_gives_any_number_of_rows(spark, sq
     assert sql("SELECT Repeat FROM repeat_it(TABLE(trips)) WHERE id = 2") == [("['city', 'day', 'id'] 0",)]
 
 
-def test_an_async_generator_gives_any_number_of_rows(spark, sql):
-    @async_pandas_udf("string")
-    async def letters(city):
-        for letter in city or "":
-            await asyncio.sleep(0)
-            yield letter
-
-    letters.register(spark, "letters")
-    assert sql("SELECT id, letters FROM letters(TABLE(trips), 'city') WHERE id = 1") == [(1, c) for c in "Oslo"]
-
-
-def test_an_unordered_table_function_lets_rows_pass_a_slow_one(spark, sql):
-    @contextlib.asynccontextmanager
-    async def last():
-        yield asyncio.Event()
-
-    @async_pandas_udf("bigint", output_mode="unordered", resources=last)
-    async def first_waits_for_last(id, last):
-        if id == 0:
-            await last.wait()
-        if id == 29:
-            last.set()
-        return id
-
-    first_waits_for_last.register(spark, "first_waits")
-    found = sql("SELECT * FROM first_waits(TABLE(SELECT id FROM range(0, 30, 1, 1)))")
-    assert sorted(found) == [(i, i) for i in range(30)]
-    assert found.index((0, 0)) >= 28
-
-
 def test_a_generator_with_the_default_mode_keeps_the_order(spark, sql):
     @async_pandas_udf("bigint")
     async def backwards(id):
@@ -164,18 +121,6 @@ def test_more_rows_than_are_handed_over_together(spark, sql):
     negative.register(spark, "negative_of")
     query = "SELECT count(*), sum(id), sum(negative) FROM negative_of(TABLE(SELECT id FROM range(0, 2500, 1, 1)))"
     assert sql(query) == [(2500, 3123750, -3123750)]
-
-
-def test_an_error_is_captured_beside_the_row(spark, sql):
-    @async_pandas_udf("temp double", output_mode="unordered", on_error="capture")
-    async def fails_in_bergen(city):
-        if city == "Bergen":
-            raise LookupError("no such city")
-        return {"temp": 1.0}
-
-    fails_in_bergen.register(spark, "fails_in_bergen")
-    query = "SELECT id, value.temp, error.type, error.message FROM fails_in_bergen(TABLE(trips), 'city') ORDER BY id"
-    assert sql(query) == [(1, 1.0, None, None), (2, None, "LookupError", "no such city"), (3, 1.0, None, None)]
 
 
 def test_a_failing_row_fails_the_query_and_closes_what_was_opened(spark, sql, journal, spark_error):

@@ -2,7 +2,7 @@
 
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
-import enum
+import datetime
 
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
@@ -11,6 +11,7 @@ from pyspark.sql import types as spark_types
 from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
 from asyncudf import AsyncStream, async_pandas_udf, ordered_wait
+from tests.kit.doors import through
 
 pytestmark = pytest.mark.spark
 HAS_VARIANT = hasattr(spark_types, "VariantVal")
@@ -64,16 +65,6 @@ COLUMNS = {
         "list [dict {str 'm': dict {str 'k': list [bytes b'\\x02']}, str 's': str 'x'}, None]",
     ),
 }
-# The second is a name that Spark knows and Python does not.
-ZONES = pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+3"])
-
-
-ELSEWHERE = pytest.mark.usefixtures("elsewhere")
-
-
-@pytest.fixture
-def elsewhere(conf):
-    conf("spark.sql.session.timeZone", "Asia/Kolkata")
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +82,6 @@ def everything(spark):
 
 def seen(value) -> str:
     """A text that tells values of different types apart, and the same values at different entry points together."""
-    import datetime
-
     if value is None:
         return "None"
     name = type(value).__name__
@@ -122,28 +111,12 @@ def assert_seen(rows) -> None:
     assert again == full
 
 
-@ZONES
-def test_a_column_function_sees(everything, conf, zone):
-    """Each type, exact, whatever the zone of the session."""
+@through("column", "table function", "ordered_wait")
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+3"])  # the second is a name that Python does not know
+def test_a_function_sees(everything, conf, zone, door):
+    """Each type, exact, whatever the zone of the session, and the same at each door."""
     conf("spark.sql.session.timeZone", zone)
-    assert_seen({row[0]: row[1] for row in everything.select("row", look(*COLUMNS)).collect()})
-
-
-@ZONES
-def test_an_operator_function_sees(everything, conf, zone):
-    """The same values as a column function does."""
-    conf("spark.sql.session.timeZone", zone)
-    assert_seen({row.row: row.look for row in ordered_wait(everything, look, *COLUMNS).select("row", "look").collect()})
-
-
-@ZONES
-def test_a_table_function_sees(spark, everything, conf, zone):
-    """The same values as the other two do."""
-    conf("spark.sql.session.timeZone", zone)
-    look.with_options(output_mode="unordered").register(spark, "look_at")
-    names = ", ".join(f"'{name}'" for name in COLUMNS)
-    rows = spark.sql(f"SELECT row, look FROM look_at(TABLE(everything), {names})").collect()
-    assert_seen({row.row: row.look for row in rows})
+    assert_seen({row.row: row.result for row in door(everything, look, *COLUMNS).collect()})
 
 
 def echo_for(everything):
@@ -170,24 +143,13 @@ def assert_echoed(df) -> None:
         assert {name: row[f"{name}_out"] for name in COLUMNS} == was, "results"
 
 
-@ELSEWHERE
-def test_a_column_function_gives_back(everything):
+@pytest.mark.promise("types")
+@through("column", "table function", "ordered_wait")
+def test_a_function_gives_back(everything, conf, door):
     """Each type comes out as it went in."""
-    assert_echoed(everything.withColumn("e", echo_for(everything)(*COLUMNS)).select("row", *COLUMNS, "e.*"))
-
-
-@ELSEWHERE
-def test_an_operator_function_gives_back(everything):
-    """Each type comes out as it went in."""
-    assert_echoed(ordered_wait(everything, echo_for(everything), *COLUMNS))
-
-
-@ELSEWHERE
-def test_a_table_function_gives_back(spark, everything):
-    """Each type comes out as it went in."""
-    echo_for(everything).with_options(output_mode="unordered").register(spark, "echo_of")
-    names = ", ".join(f"'{name}'" for name in COLUMNS)
-    assert_echoed(spark.sql(f"SELECT * FROM echo_of(TABLE(everything), {names})"))
+    conf("spark.sql.session.timeZone", "Asia/Kolkata")
+    results = door(everything, echo_for(everything), *COLUMNS)
+    assert_echoed(results.select("row", *COLUMNS, "result.*"))
 
 
 FIRST, LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
@@ -254,37 +216,24 @@ def objects(spark):
     return df.withColumn("v", sf.expr("""IF(p IS NULL, NULL, parse_json('{"a": 1}'))""")) if HAS_VARIANT else df
 
 
-def objects_seen(p, ps, s, v=None) -> str:
-    return f"{p!r} {ps!r} {s!r} {'none' if v is None else v.toJson()}"
+SEEN = [
+    (
+        "ExamplePoint(1.0,2.0) [ExamplePoint(1.0,2.0), ExamplePoint(3.0,4.0)] {'q': ExamplePoint(3.0,4.0)}",
+        '{"a":1}' if HAS_VARIANT else "none",
+    ),
+    ("None None None", "none"),
+]
 
 
-SEEN = "ExamplePoint(1.0,2.0) [ExamplePoint(1.0,2.0), ExamplePoint(3.0,4.0)] {'q': ExamplePoint(3.0,4.0)} " + (
-    '{"a":1}' if HAS_VARIANT else "none"
-)
-NOTHING = "None None None none"
+@through("ordered_wait", *(["table function"] if HAS_VARIANT else []))
+def test_a_function_sees_variants_and_objects_of_user_defined_types(objects, door):
+    @async_pandas_udf("a string, b string")
+    async def seen(p, ps, s, v=None):
+        return {"a": f"{p!r} {ps!r} {s!r}", "b": "none" if v is None else v.toJson()}
 
-
-def test_an_operator_function_sees_variants_and_objects_of_user_defined_types(objects):
-    async def seen(p, ps, s, v=None) -> str:
-        return objects_seen(p, ps, s, v)
-
-    rows = ordered_wait(objects, seen).collect()
-    assert [row.seen for row in rows] == [SEEN, NOTHING]
-    assert rows[0].p == ExamplePoint(1.0, 2.0)  # and the columns come through
-
-
-@pytest.mark.skipif(not HAS_VARIANT, reason="table functions with the columns of their table are there since Spark 4.0")
-def test_a_table_function_sees_variants_and_objects_of_user_defined_types(spark, objects):
-    @async_pandas_udf("string", output_mode="unordered")
-    async def seen(p, ps, s, v) -> str:
-        assert v is None or type(v.value) is bytes
-        return objects_seen(p, ps, s, v)
-
-    seen.register(spark, "objects_seen")
-    objects.createOrReplaceTempView("objects")
-    rows = spark.sql("SELECT seen, p, to_json(v) AS v FROM objects_seen(TABLE(objects)) ORDER BY p IS NULL").collect()
-    assert [row.seen for row in rows] == [SEEN, NOTHING]
-    assert (rows[0].p, rows[0].v) == (ExamplePoint(1.0, 2.0), '{"a":1}')
+    found = door(objects, seen, *objects.columns).orderBy(sf.isnull("p")).collect()
+    assert [tuple(row.result) for row in found] == SEEN
+    assert found[0].p == ExamplePoint(1.0, 2.0), "the columns come through"
 
 
 def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_defined_types(objects):
@@ -293,46 +242,86 @@ def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_
         return f"{p!r} {'none' if v is None else v.toJson()}"
 
     found = objects.select(seen("p", "v") if HAS_VARIANT else seen("p")).collect()
-    assert [row[0] for row in found] == [f"ExamplePoint(1.0,2.0) {SEEN.split()[-1]}", "None none"]
+    assert [row[0] for row in found] == [f"ExamplePoint(1.0,2.0) {SEEN[0][1]}", "None none"]
 
 
-def test_objects_of_user_defined_types_are_results(spark, objects):
+@through(
+    "ordered_wait", *(["column"] if hasattr(sf, "arrow_udf") else []), *(["table function"] if HAS_VARIANT else [])
+)
+def test_objects_of_user_defined_types_are_results(objects, door):
     @async_pandas_udf(spark_types.StructType().add("one", ExamplePointUDT()).add("two", ExamplePointUDT()))
     async def both(p: ExamplePoint):
-        return None if p is None else {"one": p, "two": ExamplePoint(p.y, p.x)}
+        return {"one": p, "two": p and ExamplePoint(p.y, p.x)}
 
-    expected = [(ExamplePoint(1.0, 2.0), ExamplePoint(2.0, 1.0)), (None, None)]
-    assert [tuple(row) for row in ordered_wait(objects, both).select("one", "two").collect()] == expected
-    if HAS_VARIANT:  # and table functions with the columns of their table
-        both.with_options(output_mode="unordered").register(spark, "both_points")
-        objects.createOrReplaceTempView("objects")
-        rows = spark.sql("SELECT one, two FROM both_points(TABLE(objects), 'p') ORDER BY one IS NULL").collect()
-        assert [tuple(row) for row in rows] == expected
-    if hasattr(sf, "arrow_udf"):
-        in_column = objects.withColumn("b", both("p")).select("b.one", "b.two").collect()
-        assert [tuple(row) for row in in_column] == [
-            (None, None) if one is None else (one, two) for one, two in expected
-        ]
+    rows = door(objects.select("p"), both, "p").orderBy(sf.isnull("p")).select("result.*").collect()
+    assert [tuple(row) for row in rows] == [(ExamplePoint(1.0, 2.0), ExamplePoint(2.0, 1.0)), (None, None)]
 
 
 @pytest.mark.skipif(not HAS_VARIANT, reason="since Spark 4.0")
-@pytest.mark.parametrize("returns", ["variant", "array<variant>", "v variant, m int"])
-def test_variants_are_results(spark, objects, returns):
-    @async_pandas_udf(returns)
-    async def answer(n):
-        variant = spark_types.VariantVal.parseJson('{"b": [1, null]}') if n else {"b": [1, None]}
-        return {"variant": variant, "array<variant>": [variant, None]}.get(returns, {"v": variant, "m": n})
+@through("column", "table function", "ordered_wait")
+def test_variants_are_results(spark, door):
+    @async_pandas_udf("v variant, vs array<variant>")
+    async def answer(id):
+        variant = spark_types.VariantVal.parseJson('{"b": [1, null]}') if id else {"b": [1, None]}
+        return {"v": variant, "vs": [variant, None]}
 
-    expected = {"variant": '{"b":[1,null]}', "array<variant>": '[{"b":[1,null]},null]'}
-    df = spark.range(2).select(sf.col("id").cast("int").alias("n"))
-    found = [row[0] for row in ordered_wait(df, answer, as_="r").selectExpr("to_json(r)").collect()]
-    assert found == [expected.get(returns, f'{{"v":{{"b":[1,null]}},"m":{n}}}') for n in range(2)]
-    assert [row[0] for row in df.select(answer("n").alias("r")).selectExpr("to_json(r)").collect()] == found
-    answer.with_options(output_mode="unordered").register(spark, "answer_of")
-    df.createOrReplaceTempView("numbers_of")
-    result = "answer" if returns in expected else "struct(v, m)"
-    rows = spark.sql(f"SELECT to_json({result}) FROM answer_of(TABLE(numbers_of), 'n') ORDER BY n").collect()
-    assert [row[0] for row in rows] == found
+    found = door(spark.range(2), answer, "id").selectExpr("to_json(result)").collect()
+    assert [row[0] for row in found] == ['{"v":{"b":[1,null]},"vs":[{"b":[1,null]},null]}'] * 2
+
+
+BAD = [
+    ("i int", 1.0, "1.0 (float) in field 'i': declared int32"),
+    ("n bigint", 2**63, "9223372036854775808 (int) in field 'n'"),
+    ("m decimal(5, 2)", 1.5, "1.5 (float) in field 'm'"),
+    ("s string", b"x", "b'x' (bytes) in field 's'"),
+    ("at timestamp", datetime.datetime(2024, 1, 2), "datetime.datetime(2024, 1, 2, 0, 0) (datetime) in field 'at'"),
+    ("st struct<x: int>", {"x": 1, "z": 2}, "in field 'st': declared struct<x>; unknown field 'z'"),
+    ("deep array<map<string, array<int>>>", [{"k": [1, True]}], "True (bool) in field 'deep[] value[]'"),
+    ("needed array<int> not null", None, "in field 'needed'"),
+]
+
+
+@pytest.mark.promise("types")
+@through("column", "SQL function", "ordered_wait")
+def test_a_result_that_does_not_fit_is_the_error_of_its_row_with_field_and_value(spark, door):
+    names = [ddl.split()[0] for ddl, _, _ in BAD]
+
+    @async_pandas_udf(", ".join(ddl for ddl, _, _ in BAD), on_error="capture")
+    async def wrong(id: int):
+        return {name: value if id == number else [] if name == "needed" else None
+                for number, (name, (_, value, _)) in enumerate(zip(names, BAD, strict=True))}  # fmt: skip
+
+    *bad, good = door(spark.range(0, len(BAD) + 1, 1, 1), wrong, "id").select("result.*").collect()
+    assert (good.error, good.value.needed) == (None, [])
+    for row, (_, _, said) in zip(bad, BAD, strict=True):
+        assert (row.value, row.error.type) == (None, "ResultError")
+        assert row.error.message.startswith("wrong returned ")
+        assert said in row.error.message
+
+
+@async_pandas_udf("map<struct<a: int, b: string>, int>")
+async def keyed(id: int):
+    return {(1, "x"): id}
+
+
+@through("column", "table function")
+def test_a_map_may_have_structs_as_keys_read_or_not(spark, door):
+    df = spark.sql("SELECT 1L AS id, map(named_struct('a', 1, 'at', timestamp'2026-01-01 00:00:00'), 'x') AS m")
+    found = door(df, keyed, "id").selectExpr("to_json(map_entries(m))", "to_json(map_entries(result))").first()
+    unread = df.selectExpr("to_json(map_entries(m))").first()
+    assert tuple(found) == (*unread, '[{"key":{"a":1,"b":"x"},"value":1}]')
+
+
+@through("column", "table function")
+def test_a_moment_that_python_cannot_read_back_names_the_function(spark, spark_error, door):
+    @async_pandas_udf("timestamp")
+    async def early(id: int):
+        return datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14)))
+
+    query = door(spark.range(1), early, "id")
+    text = spark_error(query)
+    assert "asyncudf.ResultError: early failed in attempt 1" in text
+    assert "in UTC it is not in the years 1 to 9999" in text
 
 
 def test_a_field_with_a_comment(spark):
@@ -341,67 +330,3 @@ def test_a_field_with_a_comment(spark):
     commented.register(spark, "commented")
     assert spark.range(1).select(commented("id")).first()[0] == (0,)
     assert spark.sql("SELECT commented(id) FROM range(1)").first()[0] == (0,)
-
-
-def at_every_entry_point(spark, function):
-    """The result of a function as JSON, as a column, beside a row and in a table."""
-    df = spark.range(1)
-    df.createOrReplaceTempView("one_row")
-    function.with_options(output_mode="unordered").register(spark, "at_every_entry_point")
-    fields = ", ".join(name for name in ordered_wait(df, function).columns if name != "id")
-    return [
-        df.select(function("id").alias("r")).selectExpr("to_json(r)").first()[0],
-        ordered_wait(df, function).selectExpr(f"to_json(struct({fields}))").first()[0],
-        spark.sql(f"SELECT to_json(struct({fields})) FROM at_every_entry_point(TABLE(one_row))").first()[0],
-    ]
-
-
-def test_numbers_and_vectors_that_convert_without_loss_are_taken_at_every_entry_point(spark):
-    class Level(enum.IntEnum):
-        HIGH = 3
-
-    @async_pandas_udf("d decimal(10,2), f double, g float, i int, n bigint, a array<double>, ok boolean, raw binary")
-    async def loose(id: int) -> dict:
-        import numpy as np
-
-        return {
-            "d": 7,
-            "f": 7,
-            "g": np.float32(0.5),
-            "i": Level.HIGH,
-            "n": np.int64(9007199254740993),
-            "a": np.array([1.0, 2.5]),
-            "ok": np.bool_(True),
-            "raw": bytearray(b"x"),
-        }
-
-    expected = '{"d":7.00,"f":7.0,"g":0.5,"i":3,"n":9007199254740993,"a":[1.0,2.5],"ok":true,"raw":"eA=="}'
-    assert at_every_entry_point(spark, loose) == [expected] * 3
-
-
-def test_a_whole_number_for_a_decimal_inside_other_types_is_taken_at_every_entry_point(spark):
-    @async_pandas_udf("a array<decimal(5,1)>, m map<string,decimal(5,1)>, st struct<x:decimal(5,1)>")
-    async def nested(id: int) -> dict:
-        return {"a": [1], "m": {"k": 1}, "st": (1,)}
-
-    assert at_every_entry_point(spark, nested) == ['{"a":[1.0],"m":{"k":1.0},"st":{"x":1.0}}'] * 3
-
-
-def test_a_text_of_a_class_of_its_own_is_taken_at_every_entry_point(spark):
-    class Sky(enum.StrEnum):
-        CLEAR = "clear"
-
-    @async_pandas_udf("s string, a array<string>")
-    async def sky(id: int) -> dict:
-        return {"s": Sky.CLEAR, "a": [Sky.CLEAR]}
-
-    assert at_every_entry_point(spark, sky) == ['{"s":"clear","a":["clear"]}'] * 3
-
-
-def test_a_map_whose_keys_are_arrays_is_read_as_a_dict_of_tuples(spark):
-    @async_pandas_udf
-    async def items(m) -> str:
-        return repr(m)
-
-    (row,) = spark.sql("SELECT MAP(ARRAY(1), 'x') AS m").select(items("m").alias("items")).collect()
-    assert row[0] == "{(1,): 'x'}"

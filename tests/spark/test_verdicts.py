@@ -3,17 +3,17 @@
 # ruff: noqa: A002 - parameters are called like the columns
 
 import asyncio
-import contextlib
 import re
 import time
 
 import pytest
 
-from asyncudf import RateLimit, async_pandas_udf, monitor, ordered_wait
+from asyncudf import RateLimit, async_pandas_udf, monitor
+from tests.kit.doors import through
 
 pytestmark = pytest.mark.spark
 
-ROWS = 600
+ROWS = 300
 
 
 @async_pandas_udf(capacity=10)
@@ -25,12 +25,6 @@ async def call(id: int) -> int:
 def slowly(batches):
     for batch in batches:
         time.sleep(0.008 * len(batch))
-        yield batch
-
-
-def less_slowly(batches):
-    for batch in batches:
-        time.sleep(0.005 * len(batch))
         yield batch
 
 
@@ -46,13 +40,13 @@ def told(spark, df):
     return function
 
 
-@pytest.mark.parametrize("entry", ["column", "operator"])
-def test_a_slow_map_in_pandas_before_it(spark, entry):
+@through("column")
+def test_a_slow_map_in_pandas_before_it(spark, door):
     """All of it comes at once, after seconds in which nothing has called the function: they count as well."""
 
     def job(before):
         df = spark.range(0, ROWS, 1, 1).mapInPandas(before, "id bigint")
-        return told(spark, df.select(call("id")) if entry == "column" else ordered_wait(df, call))
+        return told(spark, door(df, call, "id"))
 
     job(at_once)  # the workers are there
     slow, verdict = (function := job(slowly)), function["verdict"]
@@ -62,96 +56,6 @@ def test_a_slow_map_in_pandas_before_it(spark, entry):
     quick = job(at_once)
     assert 1 - quick["seconds"] / slow["seconds"] == pytest.approx(promised, rel=1 / 3)
     assert quick["time"]["input"] < slow["time"]["input"] / 2
-
-
-def test_a_slow_map_in_pandas_behind_it(spark):
-    """The function is done long before it: twice the slots halve the function's time, and hardly that of the job."""
-
-    def job(function, rows=ROWS):
-        df = spark.range(0, rows, 1, 1).select(function("id").alias("id")).mapInPandas(less_slowly, "id bigint")
-        with monitor(spark) as run:
-            df.write.format("noop").mode("overwrite").save()
-        return run.metrics
-
-    job(call, 1)  # the workers are there
-    before = job(call)
-    (function,) = before["functions"]
-    text = function["verdict"]["text"]
-    said = re.match(r"its tasks ran for ([\d.]+) s of the run's ([\d.]+) s: ", text)
-    assert said, text
-    assert float(said[1]) == pytest.approx(function["ended"] - function["began"], abs=0.05)
-    assert float(said[2]) == pytest.approx(before["seconds"], abs=0.05)
-    after = job(call.with_options(capacity=20))
-    assert after["functions"][0]["seconds"] < 0.75 * function["seconds"]
-    assert after["seconds"] >= ROWS * 0.005
-
-
-@contextlib.asynccontextmanager
-async def slow_to_open():
-    await asyncio.sleep(0.3)
-    yield
-
-
-def test_clients_that_take_long_to_open(spark):
-    """Half as many partitions open half as many."""
-
-    @async_pandas_udf(capacity=10, resources={"client": slow_to_open})
-    async def with_client(id: int, client) -> int:
-        await asyncio.sleep(0.02)
-        return id
-
-    def job(partitions):
-        return told(spark, spark.range(0, 200, 1, partitions).select(with_client("id")))
-
-    job(2)  # the workers are there
-    before = job(8)
-    assert "resources were opened and closed" in before["verdict"]["text"]
-    promised = re.search(r"half as many partitions would (about halve|save about (\d+)%)", before["verdict"]["text"])
-    promised = int(promised[2] or 50) / 100
-    # On a busy machine more than opening goes with a partition, so that half as many save up to half.
-    assert promised * 2 / 3 <= 1 - job(4)["seconds"] / before["seconds"] <= 0.6
-
-
-def test_time_sleep_in_a_call(spark):
-    """The advice is a plain def, which runs in threads."""
-
-    @async_pandas_udf(capacity=10)
-    async def asleep(id: int) -> int:
-        time.sleep(0.02)
-        return id
-
-    @async_pandas_udf(capacity=10)
-    def in_threads(id: int) -> int:
-        time.sleep(0.02)
-        return id
-
-    def job(function):
-        return told(spark, spark.range(0, 200, 1, 1).select(function("id")))
-
-    job(in_threads)  # the workers are there
-    before = job(asleep)
-    assert before["verdict"]["state"] in ("calls_busy", "blocked_loop")
-    assert "a plain def (which runs in threads)" in before["verdict"]["text"]
-    promised = int(re.search(r"save at most (\d+)%", before["verdict"]["text"])[1]) / 100
-    assert 1 - job(in_threads)["seconds"] / before["seconds"] == pytest.approx(promised, rel=1 / 3)
-
-
-def test_a_plain_def_that_computes(spark):
-    """Threads of one process share a processor: neither capacity nor the service is named."""
-
-    @async_pandas_udf(capacity=10)
-    def computing(id: int) -> int:
-        end = time.thread_time() + 0.01
-        while time.thread_time() < end:
-            pass
-        return id
-
-    function = told(spark, spark.range(0, 200, 1, 1).select(computing("id")))
-    assert function["processor_seconds"] >= 200 * 0.01
-    if function["processor_seconds"] < 0.55 * function["seconds"]:
-        pytest.skip("others had the processor")
-    assert "processor is the limit, and more capacity changes nothing" in function["verdict"]["text"]
-    assert "more partitions on more cores" in function["verdict"]["text"]
 
 
 def test_what_has_ended_a_job_comes_first(spark):

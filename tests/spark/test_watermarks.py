@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 
 import pytest
-from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, ProcessFunction, WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
 from tests.kit.frames import tuples
-from tests.kit.spark_functions import labelled, same
+from tests.kit.spark_functions import same
 
 pytestmark = pytest.mark.spark
 
@@ -54,33 +53,17 @@ FENCED = [i for start in range(0, 40, 5) for i in (start + 1, start + 2, start +
 FENCED[-5:] = [35, 36, 37, 38, 39]
 STRATEGIES = {
     "a boolean column": WatermarkStrategy.for_punctuation("flag"),
-    "a column of timestamps here and there": WatermarkStrategy.for_punctuation("fence"),
-    "rows in the order of their timestamps": WatermarkStrategy.for_monotonous_timestamps("ts", interval=5),
-    "rows that are late": WatermarkStrategy.for_bounded_out_of_orderness("often_late", "10 seconds", interval=5),
     "timestamps without a zone": WatermarkStrategy.for_monotonous_timestamps("ntz", interval=5),
-    "microseconds": WatermarkStrategy.for_monotonous_timestamps("micros", interval=5),
 }
 
 
+@pytest.mark.promise("watermarks")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_row_passes_a_watermark_made_from(rows, strategy):
     df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=STRATEGIES[strategy])
     found = df.collect()
     assert [row.id for row in found] == FENCED
     assert all(row.fives_wait_for_the_next_five == row.id for row in found)
-
-
-def test_without_watermarks_the_rows_that_wait_are_passed_by_those_behind(rows):
-    found = [row.id for row in unordered_wait(rows, fives_wait_for_the_next_five).collect()]
-    assert sorted(found) == list(range(40))
-    assert found.index(9) < found.index(0)
-
-
-def test_each_arrow_batch_is_a_segment(spark, conf):
-    conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
-    df = spark.range(0, 40, 1, 1)
-    found = unordered_wait(df, fives_wait_for_the_next_five, watermark=WatermarkStrategy.per_batch())
-    assert [row.id for row in found.collect()] == FENCED
 
 
 SECOND = 1_000_000
@@ -102,36 +85,7 @@ def test_the_watermark_in_force_is_written_beside_each_row(rows, conf, wait, zon
     assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND - 1 for i in range(40)}
 
 
-def test_a_watermark_is_late_by_the_delay_and_never_goes_back(rows):
-    late = WatermarkStrategy.for_bounded_out_of_orderness("often_late", 2.5, interval=1)
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=late, with_watermark_column="w")
-    highest = [max(j if j % 5 != 3 else j - 100 for j in range(i)) if i else None for i in range(40)]
-    assert written(df, "w") == {i: None if h is None else int((h - 2.5) * SECOND) - 1 for i, h in enumerate(highest)}
-
-
-def test_watermarks_of_a_timestamp_column_are_taken_as_they_are(rows):
-    fence = WatermarkStrategy.for_punctuation("fence")
-    df = unordered_wait(rows, fives_wait_for_the_next_five, watermark=fence, with_watermark_column="w")
-    assert written(df, "w") == {i: None if i < 5 else (i // 5 * 5 - 1) * SECOND for i in range(40)}
-
-
-def test_a_watermark_from_a_column_without_zone_has_none_and_one_from_dates_is_midnight(rows):
-    ntz = WatermarkStrategy.for_monotonous_timestamps("ntz", interval=5)
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=ntz, with_watermark_column="w")
-    assert df.schema["w"].dataType.typeName() == "timestamp_ntz"
-    shown = df.selectExpr("id", "CAST(w AS string) AS w").where("id IN (0, 5)").collect()
-    assert {row.id: row.w for row in shown} == {0: None, 5: "1970-01-01 00:00:03.999999"}
-    day = WatermarkStrategy.for_monotonous_timestamps("day", interval=5)
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=day, with_watermark_column="w")
-    assert written(df, "w") == {i: None if i < 5 else (i // 5 - 1) * 86400 * SECOND - 1 for i in range(40)}
-
-
-def test_numbered_watermarks_count_from_one(rows):
-    flag = WatermarkStrategy.for_punctuation("flag")
-    df = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
-    assert written(df, "w") == {i: i // 5 or None for i in range(40)}
-
-
+@pytest.mark.promise("watermarks")
 def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
     flag = WatermarkStrategy.for_punctuation("flag")
     first = ordered_wait(rows, fives_wait_for_the_next_five, watermark=flag, with_watermark_column="w")
@@ -140,110 +94,21 @@ def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
     assert second.where("NOT (w <=> w2)").count() == 0
 
 
-def test_rows_without_a_timestamp_take_part_and_make_no_watermark(spark):
-    df = spark.sql("SELECT id, IF(id % 2 = 0, timestamp_seconds(id), NULL) AS ts FROM range(0, 6, 1, 1)")
-    sparse = WatermarkStrategy.for_monotonous_timestamps("ts", interval=1)
-    found = ordered_wait(df, same, watermark=sparse, with_watermark_column="w")
-    before = -1
-    assert written(found, "w") == {
-        0: None,
-        1: before,
-        2: before,
-        3: 2 * SECOND - 1,
-        4: 2 * SECOND - 1,
-        5: 4 * SECOND - 1,
-    }
-
-
-def test_a_timestamp_before_the_epoch_makes_a_watermark_too(spark):
-    df = spark.sql(
-        "SELECT id, TIMESTAMP'1850-01-02 03:04:05Z' + make_dt_interval(0, 0, 0, id) AS ts FROM range(0, 2, 1, 1)"
-    )
-    strategy = WatermarkStrategy.for_monotonous_timestamps("ts", interval=1)
-    found = ordered_wait(df, same, watermark=strategy, with_watermark_column="w")
-    start = spark.sql("SELECT unix_micros(TIMESTAMP'1850-01-02 03:04:05Z')").first()[0]
-    assert written(found, "w") == {0: None, 1: start - 1}
-
-
-EVERY_FIVE = WatermarkStrategy.for_monotonous_timestamps("at", interval=5)
-
-
-@pytest.fixture(scope="module")
-def timed(spark):
-    """Row i stands at i microseconds after the epoch."""
-    return spark.range(0, 40, 1, 1).withColumn("at", sf.col("id"))
-
-
-def ids(stream):
-    return [row.id for row in stream.collect()]
-
-
-@async_pandas_udf("at bigint")
-async def at(id: int):
-    return {"at": id}
-
-
-FENCES = {
-    "of the stream, for both operators": lambda s: (
-        s.assign_timestamps_and_watermarks(EVERY_FIVE)
-        .unordered_wait(fives_wait_for_the_next_five)
-        .filter(lambda row: True)
-        .unordered_wait(again)
-    ),
-    "of the first operator": lambda s: s.unordered_wait(
-        fives_wait_for_the_next_five, watermark=EVERY_FIVE
-    ).ordered_wait(same),
-    "of the second operator": lambda s: s.ordered_wait(same).unordered_wait(
-        fives_wait_for_the_next_five, watermark=EVERY_FIVE
-    ),
-    "behind a map": lambda s: (
-        s.map(lambda row: row).assign_timestamps_and_watermarks(EVERY_FIVE).unordered_wait(fives_wait_for_the_next_five)
-    ),
-    "read from what an operator has added": lambda s: (
-        s.map(lambda row: {"id": row["id"]}, "id bigint")
-        .ordered_wait(at)
-        .unordered_wait(fives_wait_for_the_next_five, watermark=EVERY_FIVE)
-    ),
-    "written by the first, read by the second": lambda s: s.ordered_wait(
-        same, watermark=EVERY_FIVE, with_watermark_column="mark"
-    ).unordered_wait(fives_wait_for_the_next_five, watermark=WatermarkStrategy.from_column("mark")),
-}
-
-
-@pytest.mark.parametrize("fences", FENCES)
-def test_no_row_passes_a_watermark(timed, fences):
-    """In a chain, wherever the watermarks are made."""
-    assert ids(FENCES[fences](AsyncStream(timed))) == FENCED
-
-
-def test_without_watermarks_rows_pass_those_that_wait(timed):
-    found = ids(AsyncStream(timed).ordered_wait(same).unordered_wait(fives_wait_for_the_next_five))
-    assert sorted(found) == list(range(40))
-    assert found.index(9) < found.index(0)
-
-
-def test_each_arrow_batch_is_a_segment_for_all_operators(timed, conf):
+@pytest.mark.promise("watermarks")
+def test_each_arrow_batch_is_a_segment_for_all_operators(rows, conf):
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
-    stream = AsyncStream(timed).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch())
+    stream = AsyncStream(rows).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch())
     stream = stream.filter(lambda row: True).unordered_wait(fives_wait_for_the_next_five)
-    assert ids(stream.unordered_wait(again)) == FENCED
+    assert [row.id for row in stream.unordered_wait(again).collect()] == FENCED
 
 
-def test_the_watermark_in_force_is_a_column_first_and_in_the_middle_of_a_chain(timed):
-    stream = AsyncStream(timed).ordered_wait(same, watermark=EVERY_FIVE, with_watermark_column="first")
-    stream = stream.ordered_wait(labelled, "at", "id", watermark=EVERY_FIVE, with_watermark_column="second")
-    found = stream.selectExpr("id", "unix_micros(first)", "unix_micros(second)")
-    marks = {i: None if i < 5 else i // 5 * 5 - 2 for i in range(40)}
-    assert tuples(found) == [(i, marks[i], marks[i]) for i in range(40)]
-
-
-def test_a_process_function_knows_time_and_watermark(timed, stream_of):
+def test_a_process_function_knows_time_and_watermark(rows, stream_of):
     class Tells(ProcessFunction):
         def process_element(self, value, context, collector):
             collector.collect({"id": value["id"], "time": context.timestamp, "mark": context.watermark})
 
     schema = "id bigint, time bigint, mark bigint"
-    stream = stream_of(timed)
-    assert tuples(stream.process(Tells(), schema)) == [(i, None, None) for i in range(40)]
-    found = tuples(stream.ordered_wait(same, watermark=EVERY_FIVE).process(Tells(), schema))
-    assert found == [(i, i, None if i < 5 else i // 5 * 5 - 2) for i in range(40)]
+    every_five = WatermarkStrategy.for_monotonous_timestamps("micros", interval=5)
+    found = tuples(stream_of(rows).ordered_wait(same, watermark=every_five).process(Tells(), schema))
+    mark = [None if i < 5 else (i // 5 * 5 - 1) * SECOND - 1 for i in range(40)]
+    assert found == [(i, i * SECOND, mark[i]) for i in range(40)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -18,7 +16,6 @@ from asyncudf import async_pandas_udf
 from asyncudf._stored.coalescing import SingleFlight
 from asyncudf._stored.stored_results import StoredResults, StoreWriter
 from asyncudf.queues._queues import RecordEntry
-from asyncudf.testing import VirtualClockLoop
 from tests.kit.engines import Engine
 from tests.kit.stores import Counting, LeasedStore, SlowStore
 from tests.kit.thorough import examples
@@ -93,88 +90,6 @@ class FlightsAsLists(RuleBasedStateMachine):
 
 FlightsAsLists.TestCase.settings = settings(max_examples=examples(2))
 TestFlights = FlightsAsLists.TestCase
-
-
-def test_who_has_followed_longest_leads_next() -> None:
-    """And has the others behind it."""
-    flights = SingleFlight[int]()
-    assert [flights.join(b"a", number) for number in range(4)] == [True, False, False, False]
-    assert flights.leave(b"a", 0) == 1
-    assert list(flights.land(b"a", 1)) == [2, 3]
-
-
-ENDS = st.sampled_from(["result", "error", "hangs"])
-
-
-@given(
-    rows=st.lists(
-        st.tuples(st.floats(0, 10), KEYS, st.lists(st.tuples(st.floats(0.1, 4), ENDS), min_size=3, max_size=3)),
-        max_size=12,
-    )
-)
-def test_rows_with_deadlines_and_attempts(rows: list[tuple[float, bytes, list[tuple[float, str]]]]) -> None:
-    """Leaders that fail, hang or are cut off hand over; each row has a result or an error of its own."""
-    loop = VirtualClockLoop()
-    try:
-        told, running, flights = loop.run_until_complete(_job(rows))
-    finally:
-        loop.close()
-    assert sorted(told) == list(range(len(rows)))  # each row once
-    assert max(running.values(), default=0) <= 1
-    assert flights.following == 0
-    for row, (outcome, caller) in told.items():
-        assert outcome == "result" or caller in (row, None), "a row has another's failure"
-        if caller is None:
-            assert outcome == "deadline"
-
-
-async def _job(rows: list[Any]) -> tuple[dict[int, tuple[str, int | None]], Counter[bytes], SingleFlight[int]]:
-    """A small engine: each row joins when its time comes, has a deadline of 8 seconds and three attempts."""
-    flights: SingleFlight[int] = SingleFlight()
-    told: dict[int, tuple[str, int | None]] = {}
-    at_work: Counter[bytes] = Counter()
-    most: Counter[bytes] = Counter()
-    calls: dict[int, asyncio.Task[None]] = {}
-
-    def tell(row: int, outcome: str, caller: int | None) -> None:
-        assert row not in told, "a row is done twice"
-        told[row] = (outcome, caller)
-
-    async def call(row: int, key: bytes, attempts: list[tuple[float, str]]) -> None:
-        for seconds, end in attempts:
-            at_work[key] += 1
-            most[key] = max(most[key], at_work[key])
-            try:
-                await asyncio.sleep(1000 if end == "hangs" else seconds)
-            finally:
-                at_work[key] -= 1
-            if end == "result":
-                tell(row, "result", row)
-                for follower in flights.land(key, row):
-                    tell(follower, "result", row)
-                return
-        tell(row, "error", row)
-        start(flights.leave(key, row))
-
-    def start(row: int | None) -> None:
-        if row is not None:
-            calls[row] = asyncio.ensure_future(call(row, rows[row][1], rows[row][2]))
-
-    async def live(row: int, began: float, key: bytes) -> None:
-        await asyncio.sleep(began)
-        if flights.join(key, row):
-            start(row)
-        await asyncio.sleep(8)
-        if row not in told:
-            if row in calls:
-                calls[row].cancel()
-                await asyncio.wait([calls[row]])
-            tell(row, "deadline", None)
-            start(flights.leave(key, row))
-
-    await asyncio.gather(*(live(row, began, key) for row, (began, key, _) in enumerate(rows)))
-    await asyncio.gather(*calls.values(), return_exceptions=True)
-    return told, most, flights
 
 
 def test_what_others_call_leaves_a_large_batch_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import signal
@@ -14,6 +13,7 @@ import pytest
 from asyncudf._stores.base import ResultStore
 from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import SMALLEST, LocalResults
+from tests.kit.stores import key
 
 SPAWN = multiprocessing.get_context("spawn")
 SMALL = SMALLEST // 8  # is full after an eighth of the results
@@ -23,11 +23,6 @@ SMALL = SMALLEST // 8  # is full after an eighth of the results
 def small_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores may be smaller than those of a user: to fill one takes most of the time of these tests."""
     monkeypatch.setattr("asyncudf._stores.base.SMALLEST", SMALL)
-
-
-def key(number: int) -> bytes:
-    """A key that is far from that of the next number, as the keys of results are."""
-    return (number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128).to_bytes(16, "big")
 
 
 async def fill(store: Any, first: int, count: int, length: int = 1000, batch: int = 100) -> int:
@@ -47,111 +42,78 @@ def taken(folder: Path) -> int:
 
 @pytest.mark.parametrize(
     ("max_bytes", "length", "batch"),
-    [(SMALL, 300, 10), (SMALL, 1300, 1), (SMALL, 1300, 10), (SMALLEST, 1900, 37), (SMALLEST, 4000, 100)],
+    [(SMALL, 300, 10), (SMALL, 1300, 10), (SMALLEST, 1900, 37)],
 )
-def test_a_full_folder_keeps_what_comes(tmp_path: Path, max_bytes: int, length: int, batch: int) -> None:
+async def test_a_full_folder_keeps_what_comes(tmp_path: Path, max_bytes: int, length: int, batch: int) -> None:
     """Results that came ten at a time filled a file for ever: of the next 5,000 none was kept."""
-
-    async def main() -> None:
-        count = 3 * max_bytes // length // batch * batch
-        for first in (0, count):
-            async with ResultStore.disk(tmp_path, max_bytes=max_bytes) as store:
-                assert await fill(store, first, count, length, batch) == count
-        assert taken(tmp_path) <= max_bytes
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("max_bytes", "small"), [(SMALL, 60), (SMALLEST, 700), (SMALLEST, 5000)])
-@pytest.mark.parametrize("share", [800, 40])
-def test_large_results_find_room_among_small_ones(tmp_path: Path, max_bytes: int, small: int, share: int) -> None:
-    """Of 200 results of 100 kB 13 were kept where many small ones had been before, and all of these were forgotten."""
-
-    async def main() -> None:
+    count = 3 * max_bytes // length // batch * batch
+    for first in (0, count):
         async with ResultStore.disk(tmp_path, max_bytes=max_bytes) as store:
-            await fill(store, 0, 2 * max_bytes // small // 100 * 100, small)
-            for _ in range(2):
-                assert await fill(store, -100, 100, max_bytes // share, batch=1) == 100
-                assert await fill(store, -1000, 900, small) == 900
+            assert await fill(store, first, count, length, batch) == count
+    assert taken(tmp_path) <= max_bytes
 
-    asyncio.run(main())
+
+@pytest.mark.parametrize(("max_bytes", "small"), [(SMALL, 60), (SMALL, 700), (SMALLEST, 5000)])
+@pytest.mark.parametrize("share", [800, 40])
+async def test_large_results_find_room_among_small_ones(tmp_path: Path, max_bytes: int, small: int, share: int) -> None:
+    """Of 200 results of 100 kB 13 were kept where many small ones had been before, and all of these were forgotten."""
+    async with ResultStore.disk(tmp_path, max_bytes=max_bytes) as store:
+        await fill(store, 0, 2 * max_bytes // small // 100 * 100, small)
+        for _ in range(2):
+            assert await fill(store, -100, 100, max_bytes // share, batch=1) == 100
+            assert await fill(store, -1000, 900, small) == 900
 
 
 @pytest.mark.parametrize("sizes", [(8, 2, 2), (2, 8, 2), (8, 2, 8)], ids=str)
 @pytest.mark.parametrize("together", [True, False])
-def test_stores_of_one_folder_may_differ_in_size(tmp_path: Path, sizes: tuple[int, ...], together: bool) -> None:
+async def test_stores_of_one_folder_may_differ_in_size(tmp_path: Path, sizes: tuple[int, ...], together: bool) -> None:
     """A file that was open with 16 MiB was full for ever once it was opened with 64, and could not be cleared."""
-
-    async def main() -> None:
-        stores = [ResultStore.disk(tmp_path, max_bytes=size * 2**20) for size in sizes]
-        if together:
-            for store in stores:
-                await store.open()
-        for turn, (store, size) in enumerate(zip(stores, sizes, strict=True)):
-            if not together:
-                await store.open()
-            assert await fill(store, turn * 10**6, size * 1000) == size * 1000
-            assert taken(tmp_path) <= size * 2**20
-            if not together:
-                await store.close()
-        if together:
-            await stores[0].clear()
-            assert await fill(stores[1], 0, 1000) == 1000
-            for store in stores:
-                await store.close()
-
-    asyncio.run(main())
+    stores = [ResultStore.disk(tmp_path, max_bytes=size * 2**20) for size in sizes]
+    if together:
+        for store in stores:
+            await store.open()
+    for turn, (store, size) in enumerate(zip(stores, sizes, strict=True)):
+        if not together:
+            await store.open()
+        assert await fill(store, turn * 10**6, size * 1000) == size * 1000
+        assert taken(tmp_path) <= size * 2**20
+        if not together:
+            await store.close()
+    if together:
+        await stores[0].clear()
+        assert await fill(stores[1], 0, 1000) == 1000
+        for store in stores:
+            await store.close()
 
 
-def test_a_folder_shrinks_when_it_may_hold_less(tmp_path: Path) -> None:
-    """A file that is half full and larger than a store may have it is not filled up by that one."""
-
-    async def main() -> None:
-        async with ResultStore.disk(tmp_path, max_bytes=4 * SMALLEST) as store:
-            await fill(store, 0, 10_000)
-        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
-            assert await fill(store, 10_000, 10_000) == 10_000
-        assert taken(tmp_path) <= SMALLEST
-
-    asyncio.run(main())
-
-
-def test_a_full_folder_forgets_what_it_is_told_to(tmp_path: Path) -> None:
+async def test_a_full_folder_forgets_what_it_is_told_to(tmp_path: Path) -> None:
     """To delete from a full file, and to clear it, needed room in it, and raised LMDB's own error."""
-
-    async def main() -> None:
-        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
-            await fill(store, 0, 30_000)
-            left = [n for n, value in enumerate(await store.get_many([key(n) for n in range(30_000)])) if value]
-            assert len(left) > 5000
-            await store.delete([key(n) for n in left if n % 2])
-            found = await store.get_many([key(n) for n in left])
-            assert not any(value for n, value in zip(left, found, strict=True) if n % 2)
-            assert any(found)
-            await store.clear()
-            assert (await store.info())["entries"] == 0
-            assert taken(tmp_path) == 0
-
-    asyncio.run(main())
+    async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+        await fill(store, 0, 30_000)
+        left = [n for n, value in enumerate(await store.get_many([key(n) for n in range(30_000)])) if value]
+        assert len(left) > 5000
+        await store.delete([key(n) for n in left if n % 2])
+        found = await store.get_many([key(n) for n in left])
+        assert not any(value for n, value in zip(left, found, strict=True) if n % 2)
+        assert any(found)
+        await store.clear()
+        assert (await store.info())["entries"] == 0
+        assert taken(tmp_path) == 0
 
 
-def test_who_reads_for_long_holds_up_nobody(tmp_path: Path) -> None:
+async def test_who_reads_for_long_holds_up_nobody(tmp_path: Path) -> None:
     """While somebody reads an old state all that comes is kept, deleted and cleared."""
-
-    async def main() -> None:
-        store = LocalResults(str(tmp_path), SMALLEST)
-        await fill(store, 0, 2000)
-        with store._files.current()[0].transaction():  # holds all pages that are in use now
-            other = LocalResults(str(tmp_path), SMALLEST)
-            assert await fill(other, 2000, 28_000) == 28_000
-            await other.delete([key(29_999)])
-            assert await other.get_many([key(29_999), key(29_998)]) == [None, bytes(1000)]
-            await other.clear()
-            assert await fill(other, 0, 1000) == 1000
-            await other.close()
-        await store.close()
-
-    asyncio.run(main())
+    store = LocalResults(str(tmp_path), SMALLEST)
+    await fill(store, 0, 2000)
+    with store._files.current()[0].transaction():  # holds all pages that are in use now
+        other = LocalResults(str(tmp_path), SMALLEST)
+        assert await fill(other, 2000, 28_000) == 28_000
+        await other.delete([key(29_999)])
+        assert await other.get_many([key(29_999), key(29_998)]) == [None, bytes(1000)]
+        await other.clear()
+        assert await fill(other, 0, 1000) == 1000
+        await other.close()
+    await store.close()
 
 
 def read_forever(folder: str, ready: Any) -> None:
@@ -161,77 +123,61 @@ def read_forever(folder: str, ready: Any) -> None:
         signal.pause()
 
 
-def test_a_killed_reader_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_killed_reader_holds_up_nobody(tmp_path: Path) -> None:
     """A process that is killed while it reads does not keep the folder full for the others."""
-
-    async def main() -> None:
-        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
-            await fill(store, 0, 2000)
-            ready = SPAWN.Event()
-            process = SPAWN.Process(target=read_forever, args=(str(tmp_path), ready))
-            process.start()
-            assert ready.wait(30)
-            process.kill()
-            process.join()
-            assert await fill(store, 2000, 28_000) == 28_000
-        assert taken(tmp_path) <= SMALLEST
-
-    asyncio.run(main())
+    async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+        await fill(store, 0, 2000)
+        ready = SPAWN.Event()
+        process = SPAWN.Process(target=read_forever, args=(str(tmp_path), ready))
+        process.start()
+        assert ready.wait(30)
+        process.kill()
+        process.join()
+        assert await fill(store, 2000, 28_000) == 28_000
+    assert taken(tmp_path) <= SMALLEST
 
 
-def test_a_new_file_that_was_not_finished_is_gone_on_with(tmp_path: Path) -> None:
+async def test_a_new_file_that_was_not_finished_is_gone_on_with(tmp_path: Path) -> None:
     """Killed between two files, before the new one is written to and the oldest is deleted, no newer one is lost."""
-
-    async def main() -> None:
-        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
-            await fill(store, 0, 3000)
-        (only,) = tmp_path.glob("results-*[0-9]")
-        _, number, size = only.name.split("-")
-        (tmp_path / f"results-{1:020}-{size}").write_bytes(b"left over")
-        (tmp_path / f"results-{int(number) + 1:020}-{size}").touch()
-        async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
-            assert await store.get_many([key(n) for n in range(3000)]) == [bytes(1000)] * 3000
-            assert await fill(store, 3000, 3000) == 3000
-            assert await store.get_many([key(n) for n in range(3000)]) == [bytes(1000)] * 3000
-            assert await fill(store, 6000, 20_000) == 20_000
-        assert taken(tmp_path) <= SMALLEST
-
-    asyncio.run(main())
+    async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+        await fill(store, 0, 3000)
+    (only,) = tmp_path.glob("results-*[0-9]")
+    _, number, size = only.name.split("-")
+    (tmp_path / f"results-{1:020}-{size}").write_bytes(b"left over")
+    (tmp_path / f"results-{int(number) + 1:020}-{size}").touch()
+    async with ResultStore.disk(tmp_path, max_bytes=SMALLEST) as store:
+        assert await store.get_many([key(n) for n in range(3000)]) == [bytes(1000)] * 3000
+        assert await fill(store, 3000, 3000) == 3000
+        assert await store.get_many([key(n) for n in range(3000)]) == [bytes(1000)] * 3000
+        assert await fill(store, 6000, 20_000) == 20_000
+    assert taken(tmp_path) <= SMALLEST
 
 
-def test_a_clock_that_goes_back_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_goes_back_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New files get numbers by the clock: the newest has the highest all the same, also for others."""
-
-    async def main() -> None:
-        async with (
-            ResultStore.disk(tmp_path, max_bytes=SMALL) as store,
-            ResultStore.disk(tmp_path, max_bytes=SMALL) as other,
-        ):
-            await fill(store, 0, 3000)
-            monkeypatch.setattr("time.time_ns", lambda: 10**18)  # in 2001
-            monkeypatch.setattr("time.time", lambda: 1e9)
-            assert await fill(store, 3000, 3000) == 3000
-            newest = [key(n) for n in range(5900, 6000)]
-            assert await other.get_many(newest) == [bytes(1000)] * 100
-            assert await other.get_many([key(0)]) == [None]
-        assert taken(tmp_path) <= SMALL
-
-    asyncio.run(main())
+    async with (
+        ResultStore.disk(tmp_path, max_bytes=SMALL) as store,
+        ResultStore.disk(tmp_path, max_bytes=SMALL) as other,
+    ):
+        await fill(store, 0, 3000)
+        monkeypatch.setattr("time.time_ns", lambda: 10**18)  # in 2001
+        monkeypatch.setattr("time.time", lambda: 1e9)
+        assert await fill(store, 3000, 3000) == 3000
+        newest = [key(n) for n in range(5900, 6000)]
+        assert await other.get_many(newest) == [bytes(1000)] * 100
+        assert await other.get_many([key(0)]) == [None]
+    assert taken(tmp_path) <= SMALL
 
 
-def test_a_folder_that_is_deleted_while_open_is_begun_anew(tmp_path: Path) -> None:
+async def test_a_folder_that_is_deleted_while_open_is_begun_anew(tmp_path: Path) -> None:
     """Results went on into files that nobody could find; now the folder is empty, and made again by the next result."""
-
-    async def main() -> None:
-        folder = tmp_path / "results"
-        async with ResultStore.disk(folder) as store:
-            await fill(store, 0, 100)
-            for one in folder.iterdir():
-                os.remove(one)
-            folder.rmdir()
-            assert await store.get_many([key(1)]) == [None]
-            assert await fill(store, 100, 100) == 100
-            async with ResultStore.disk(folder) as other:
-                assert await other.get_many([key(101), key(1)]) == [bytes(1000), None]
-
-    asyncio.run(main())
+    folder = tmp_path / "results"
+    async with ResultStore.disk(folder) as store:
+        await fill(store, 0, 100)
+        for one in folder.iterdir():
+            os.remove(one)
+        folder.rmdir()
+        assert await store.get_many([key(1)]) == [None]
+        assert await fill(store, 100, 100) == 100
+        async with ResultStore.disk(folder) as other:
+            assert await other.get_many([key(101), key(1)]) == [bytes(1000), None]

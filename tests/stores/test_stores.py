@@ -257,23 +257,19 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     assert told.stdout.strip() == "[]"
 
 
-def test_a_store_is_opened_once_and_before_use(tmp_path: Path) -> None:
+async def test_a_store_is_opened_once_and_before_use(tmp_path: Path) -> None:
     """What is not open, or is open already, is told; to close it twice does no harm."""
-
-    async def main() -> None:
-        store = ResultStore.disk(tmp_path)
-        for use in (store.get_many([b"k"]), store.put_many({}, None), store.info(), store.delete([]), store.clear()):
-            with pytest.raises(AsyncUDFError, match="is not open"):
-                await use
-        async with store:
-            with pytest.raises(AsyncUDFError, match="is open already"):
-                await store.open()
-        await store.close()
-
-    asyncio.run(main())
+    store = ResultStore.disk(tmp_path)
+    for use in (store.get_many([b"k"]), store.put_many({}, None), store.info(), store.delete([]), store.clear()):
+        with pytest.raises(AsyncUDFError, match="is not open"):
+            await use
+    async with store:
+        with pytest.raises(AsyncUDFError, match="is open already"):
+            await store.open()
+    await store.close()
 
 
-def test_a_users_store_says_what_it_lacks() -> None:
+async def test_a_users_store_says_what_it_lacks() -> None:
     """Without a method that it needs, or may have, the error names it."""
 
     class Mine(ResultStore):
@@ -289,18 +285,14 @@ def test_a_users_store_says_what_it_lacks() -> None:
     for store, lacking in ((Mine(), r"get_many\(keys\)"), (Reads(), r"put_many\(items, ttl\)")):
         with pytest.raises(OptionError, match=rf"coroutine {lacking}: {type(store).__name__} does not define it"):
             async_pandas_udf(weather, store=store)
-
-    async def main() -> None:
-        async with Mine() as store:
-            with pytest.raises(NotImplementedError, match="Mine needs a coroutine get_many"):
-                await store.get_many([])
-            with pytest.raises(NotImplementedError, match="Mine needs a coroutine put_many"):
-                await store.put_many({}, None)
-            for use in (store.info(), store.delete([]), store.clear()):
-                with pytest.raises(AsyncUDFError, match="Mine cannot"):
-                    await use
-
-    asyncio.run(main())
+    async with Mine() as store:
+        with pytest.raises(NotImplementedError, match="Mine needs a coroutine get_many"):
+            await store.get_many([])
+        with pytest.raises(NotImplementedError, match="Mine needs a coroutine put_many"):
+            await store.put_many({}, None)
+        for use in (store.info(), store.delete([]), store.clear()):
+            with pytest.raises(AsyncUDFError, match="Mine cannot"):
+                await use
 
 
 def test_a_memory_store_may_be_subclassed() -> None:

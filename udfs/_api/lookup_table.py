@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -222,8 +221,8 @@ class _StrictRetry(RetryStrategy):
     def singles_out(self, error: BaseException) -> bool:
         return self._given.singles_out(error)
 
-    def next_delay(self, attempt: EndedAttempt, rng: random.Random) -> float | None:
-        delay = self._given.next_delay(attempt, rng)
+    def next_delay(self, attempt: EndedAttempt, draw: float) -> float | None:
+        delay = self._given.next_delay(attempt, draw)
         is_last = delay is None or attempt.elapsed + delay >= self._timeout
         if is_last and attempt.error is None and self.asks_again(attempt):
             raise ResultError(

@@ -234,12 +234,10 @@ def _written(
     figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch), df, columns)
     return SinkReport(
         function=udf.__name__,
-        written=figures.written,
-        failed=figures.failed,
-        reused=figures.reused,
-        skipped=figures.metrics.null_rows,
+        **figures.rows._asdict(),
         calls=figures.metrics.calls,
-        retried=figures.metrics.retries,
+        attempts=figures.metrics.attempts,
+        retried=figures.metrics.retried_rows,
         reasons=dict(figures.reasons.most_common()),
         examples=figures.examples,
         seconds=time.monotonic() - began,

@@ -280,9 +280,7 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
     if isinstance(value, Mapping):
         return _once_each(list(value.items()), value, path)
     if is_model(type(value)):
-        # Not `model_dump`, which makes other values of some, and may be the user's own.
-        extra = getattr(value, "__pydantic_extra__", None) or {}
-        return {**{name: getattr(value, name) for name in type(value).model_fields}, **extra}
+        return _of_model(value, names)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # Not `dataclasses.fields`, which finds no field of a class that Spark 3.5 has pickled by value.
         fields: Iterable[Any] = value.__dataclass_fields__.values()
@@ -293,6 +291,26 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
             return _once_each(list(zip(own or names, value, strict=True)), value, path)
     problem = f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)"
     raise TypeMismatchError(path, value, problem)
+
+
+def _of_model(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The fields of a model of Pydantic: its own, and what else it serializes as, where the declared type names it."""
+    # Not `model_dump`, which makes other values of some, unless a serializer of the user's says what the fields are.
+    cls, found = type(value), dict(getattr(value, "__pydantic_extra__", None) or {})
+    own, computed = cls.model_fields, cls.model_computed_fields
+    for name, field in (*own.items(), *computed.items()):
+        alias = getattr(field, "serialization_alias", None) or field.alias
+        if alias in own or alias in computed:  # that name is another field's
+            alias = None
+        shown = next((one for one in (name, alias) if one in names), None)
+        if shown is not None:
+            found[shown] = getattr(value, name)
+        elif name in own and not field.exclude:
+            found[name] = getattr(value, name)
+    if not found.keys() >= set(names) and cls.__pydantic_decorators__.model_serializers:
+        serialized = value.model_dump()
+        return serialized if type(serialized) is dict else found
+    return found
 
 
 # Values without parts, such as moments and decimals.

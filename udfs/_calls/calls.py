@@ -21,7 +21,7 @@ from typing import Any
 
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
 from .._errors.http import Refusal
-from .._errors.task_faults import TaskFault
+from .._errors.task_faults import OF_LOOPS
 from .._errors.traces import forget_frames
 from .._functions.async_function import Results
 from .._functions.side_outputs import SideRecord
@@ -38,6 +38,7 @@ from .slots import CallingOperator, CallSlot, SlotPool
 
 LONGEST_PAUSE = 0.01  # seconds
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
+TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
@@ -160,7 +161,7 @@ class Calls:
         first = self.ready[0]
         if type(first) is not Row or not first.attempt or len(self.ready) >= self._bounds.size:
             return False
-        end = first.trouble.ready + GATHERED_FOR
+        end = first.trouble.ready + GATHERED_FOR - TIMERS_EARLY
         return self.clock() < end and not _is_too_late(first, end)
 
     def _may_go_on(self, call: Call) -> bool:
@@ -265,6 +266,7 @@ class Calls:
         for row in call.rows:
             self._give_back(row)
             self.counts.unparks(row)
+            self.counts.begins_for(row)
             row.attempt += 1
             row.slot = slot
             if row.is_fresh:  # an outage has excused it
@@ -438,7 +440,7 @@ class Calls:
             return
         if failure is not None:
             self.counts.failure(failure)
-        delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng)
+        delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng.random())
         if delay is not None:
             self._back_off(call.parts, delay)
         elif type(call) is Batch and outcomes[0] is failure and len(call.rows) > 1 and self._may_split(failure):
@@ -466,33 +468,32 @@ class Calls:
         else:
             errors = [outcome.error for outcome in outcomes if type(outcome) is Failure]
             self._take_apart(call, usual_error(errors, len(outcomes)) is not None, now)
-        if failure is not None:
-            self.counts.failure(failure)
         good, bad = list[int](), list[int]()
         for number, (row, outcome) in enumerate(zip(call.rows, outcomes, strict=True)):
             if not row.is_over and row.deadline is not None and now > row.deadline:
                 self._expire(row)
             if not row.is_over:
                 (bad if type(outcome) is Failure else good).append(number)
+        self.counts.failures_of_rows([failure] if failure is not None else [outcomes[number] for number in bad])
         if good:
             done = JointAttempt([call.rows[number] for number in good])
             self._decide(done, [results[number] for number in good], [outcomes[number] for number in good], None, now)  # type: ignore[index]
-        drawn = _Drawn(self._rng.random())  # rows of equal delays come back together, and are called together
+        draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
         later: dict[float, list[Call]] = {}
         to_split: list[Row] = []
+        throttled = self.counts.throttled_attempts
         for number in bad:
             row, outcome = call.rows[number], outcomes[number]
             assert type(outcome) is Failure
-            if failure is None:
-                self.counts.failure(outcome)
             result = None if results is None else [results[number]]
-            delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, drawn)
+            delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, draw)
             if delay is not None:
                 later.setdefault(delay, []).append(row)
             elif stands is failure and len(bad) > 1 and self._may_split(failure):
                 to_split.append(row)
             else:
                 self.conclude(row, [stands])
+        self.counts.throttled_attempts = min(throttled + 1, self.counts.throttled_attempts)
         for delay, rows in later.items():
             self._back_off(rows, delay)
         self._halve(to_split, failure)
@@ -537,7 +538,7 @@ class Calls:
         outcomes: Sequence[Outcome],
         failure: Failure | None,
         now: float,
-        rng: random.Random,
+        draw: float,
     ) -> tuple[float | None, Sequence[Outcome]]:
         """Seconds until the next attempt of a call, None if none follows; and the outcomes that stand then."""
         if failure is not None:
@@ -548,7 +549,7 @@ class Calls:
                     self._note_last(call, failure, results)
                 return wait, outcomes
         try:
-            delay = self._next_delay(call, failure, results, rng)
+            delay = self._next_delay(call, failure, results, draw)
         except BaseException as own:  # a predicate of the retry strategy failed
             return None, [Failure(own)] * len(call.rows)
         if delay is not None:
@@ -582,23 +583,23 @@ class Calls:
         if not refusal.may_retry or now + refusal.seconds >= end:
             return None
         trouble.uncounted += 1
-        self.counts.throttled()
+        self.counts.throttled_attempts += 1
         return refusal.seconds
 
     def _next_delay(
-        self, call: Call, failure: Failure | None, results: Sequence[Results] | None, rng: random.Random
+        self, call: Call, failure: Failure | None, results: Sequence[Results] | None, draw: float
     ) -> float | None:
         """Seconds until the next attempt; None if no attempt follows."""
         retry = self._options.retry
         if retry is None or (
-            not retry.checks_results if failure is None else failure.is_fatal or failure.fault is TaskFault.LOOP
+            not retry.checks_results if failure is None else failure.is_fatal or failure.fault in OF_LOOPS
         ):
             return None
         now, number = self.clock(), call.counted_attempts
         result = None if results is None else self._invoker.seen_by_retry(results)
         error, asked = (None, None) if failure is None else (failure.error, failure.answer.wait)
         attempt = EndedAttempt(number, now - call.started, call.trouble.waited, error, result, asked)
-        delay = retry.next_delay(attempt, rng)
+        delay = retry.next_delay(attempt, draw)
         if delay is not None and not _is_too_late(call, now + delay):
             return delay
         # An attempt that could not begin before the deadline is not waited for.
@@ -730,10 +731,10 @@ class Calls:
         if not (call.is_over or call.deadline is None or self._is_late(call)):  # the deadline was moved
             self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
             return
-        self._abandon_slots(call)
+        goes_on = self._abandon_slots(call)
         self.attempt_deadlines.stop(call)
         if not (call.is_over or call.trouble.is_held or self._renewed_by_outage(call)):
-            self._time_out(call)
+            self._time_out(call, goes_on=goes_on)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
@@ -766,17 +767,19 @@ class Calls:
         self._renew(call)
         return True
 
-    def _time_out(self, call: Call) -> None:
+    def _time_out(self, call: Call, *, goes_on: bool) -> None:
+        """A call is late; its attempt may go on for other rows."""
         if self._sharing is not None:
             self._sharing.leaves(call)  # the answer of `on_timeout` is for this row alone
         error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
         answers = [self._checker.late(self._invoker, call, row.element, error) for row in call.rows]  # type: ignore[arg-type]
         is_at_work = call.trouble.parked is None  # or the call that it follows
-        self.counts.timed_out(call, answers)
+        self.counts.timed_out(call, answers, goes_on=goes_on)
         # A call that waits for its turn says nothing about the service.
         self.conclude(call, answers, Failure(error), may_hold=is_at_work)
 
-    def _abandon_slots(self, call: Call) -> None:
+    def _abandon_slots(self, call: Call) -> bool:
+        """End the attempt of a call that is given up; returns whether it goes on, as it is that of other rows too."""
         for slot in call.trouble.running_on:  # their attempts have ended before
             self.pool.abandon(slot)
         if call.trouble.running_on:
@@ -787,7 +790,7 @@ class Calls:
             call.slot = None
             if (whole := slot.call) is not call:
                 if any(row.slot is slot for row in whole.rows):
-                    return  # its attempt is that of other rows, too
+                    return True
                 whole.slot = None
                 self.attempt_deadlines.stop(whole)
             if slot.costs is not None or slot.state.spent:
@@ -795,6 +798,7 @@ class Calls:
             slot.call = None
             self.pool.abandon(slot)
             self._report_end(slot, _NO_ANSWER)
+        return False
 
     def evaluate_held(self) -> None:
         """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
@@ -818,7 +822,6 @@ class Calls:
 
     def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Outcome]]]) -> None:
         for call, outcomes in failed:
-            self.counts.unparks(call)
             self.conclude(call, outcomes, may_hold=False)
 
     def _renew(self, call: Call) -> None:
@@ -846,7 +849,9 @@ class Calls:
     def _open_calls(self) -> list[Call]:
         """The calls that are not over."""
         at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
-        known = {*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ())}
+        found = (*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ()))
+        joined = (row for call in found if type(call) is JointAttempt for row in call.rows)
+        known = {*found, *joined}
         return [call for call in known if not (call.is_over or call.trouble.is_part or type(call) is JointAttempt)]
 
     def close(self) -> None:
@@ -858,14 +863,3 @@ class Calls:
 def _is_too_late(call: Call, when: float) -> bool:
     """Whether the deadline of a call comes before an attempt that begins then."""
     return (deadline := call.earliest_deadline()) is not None and when >= deadline
-
-
-class _Drawn(random.Random):
-    """Gives the same number each time."""
-
-    def __init__(self, number: float) -> None:
-        super().__init__()
-        self._number = number
-
-    def random(self) -> float:
-        return self._number

@@ -157,20 +157,30 @@ class CallCounts:
         message = partial(error_message, failure.error, redacted=self._redacted)
         self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
 
-    def throttled(self) -> None:
-        """The service has refused an attempt, and the call waits."""
-        self._counters.totals.throttled += 1
+    def failures_of_rows(self, failures: Sequence[Any]) -> None:
+        """The same of an attempt of which some rows have failed: it counts once for each type."""
+        for failure in {type(one.error): one for one in reversed(failures)}.values():
+            self.failure(failure)
+
+    @property
+    def throttled_attempts(self) -> int:
+        """How many attempts the service has refused whose calls wait."""
+        return self._counters.totals.throttled
+
+    @throttled_attempts.setter
+    def throttled_attempts(self, attempts: int) -> None:
+        self._counters.totals.throttled = attempts
 
     def attempt_timed_out(self, call: Call) -> None:
         self._counters.totals.timeouts += not call.is_over
 
-    def timed_out(self, call: Call, answers: Sequence[Outcome]) -> None:
-        """A call is late; these are the answers for its rows."""
+    def timed_out(self, call: Call, answers: Sequence[Outcome], *, goes_on: bool) -> None:
+        """A call is late; these are the answers for its rows. Its attempt may go on for other rows."""
         self._counters.totals.timeouts += 1
         failure = next((answer for answer in answers if type(answer) is Failure), None)
         if call.trouble.parked is not None:  # no attempt runs
             self.unparks(call)
-        elif failure is not None:
+        elif failure is not None and call.attempt and not goes_on:  # one without an attempt follows another call
             self.failure(failure)
 
     def failed(self, result: object) -> None:
@@ -195,7 +205,13 @@ class CallCounts:
         """An attempt of a parked call begins."""
         if call.attempt:
             self._counters.totals.attempts += 1
+            self.begins_for(call)
         self.unparks(call)
+
+    def begins_for(self, call: Call) -> None:
+        """Another attempt of a call begins, alone or with others."""
+        if call.attempt == 1:
+            self._counters.totals.retried_rows += len(call.rows)
 
     def unparks(self, call: Call) -> None:
         """The time until now was not the service's, however long the call has waited for another attempt."""
@@ -210,7 +226,8 @@ class CallCounts:
 
     def ended_jointly(self, call: JointAttempt, now: float) -> None:
         """Such an attempt has ended."""
-        self._counters.totals.joint_seconds += now - call.began
+        timed = sum(not (row.is_over or row.trouble.is_part) for row in call.rows)  # each has this time in its latency
+        self._counters.totals.joint_seconds += (1 - timed) * (now - call.began)
 
     def ended_in_part(self, call: Call, has_failed: bool, now: float) -> None:
         """A call of many rows is over, but its rows go on alone; `has_failed`: most of them."""
@@ -222,6 +239,7 @@ class CallCounts:
     def ended(self, call: Call, completed: Sequence[Results], now: float) -> None:
         """A call has all its results."""
         rows, counters = len(completed), self._counters
+        self.unparks(call)
         counters.latencies.append(now - call.started)
         counters.totals.waited += call.trouble.idle
         counters.more_rows += rows - 1

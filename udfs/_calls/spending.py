@@ -53,6 +53,7 @@ class Spending:
         self._first = len(options.rate_limit)  # place of the budgets among the costs
         self._gates: list[BudgetGate] = []
         self._warned: set[str] = set()
+        self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
         self.permits: PermitGate | None = None
 
     def gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
@@ -133,7 +134,8 @@ class Spending:
                 cost = (reserved[place] if settled is None else settled) + (own or 0.0)
             else:
                 cost = own if own is not None else 0.0 if is_refused else reserved[place]
-                is_untold = is_untold and not isinstance(outcomes[0], BaseException)  # most failures are free
+                has_failed = all(isinstance(outcome, BaseException) for outcome in outcomes)
+                is_untold = is_untold and not has_failed  # most failures are free
                 if is_untold and budget.learns:
                     self._warn_of_silence(budget)
             if cost > reserved[place] * 1.001 and not budget.learns:
@@ -169,15 +171,16 @@ class Spending:
             logger.warning(text, *values)
 
     def _untold_text(self, budget: Budget) -> str:
-        unsettled = self._operator.counters.totals.unsettled
+        raised = self._raised.get(self._first + self._options.budgets.index(budget))
         how = f"context.spend(amount, {budget.unit!r}) in the function, or give settle="
         if budget.settle is not None:
-            error = f" It raised {next(iter(unsettled))}." if unsettled else ""
-            how = f"settle=, which has given no cost so far.{error} Mend it"
+            error = "" if raised is None else f" (it raised {raised})"
+            how = f"settle=, which has given no cost so far{error}"
         return (
             f"no cost is known of the first {MOST_UNTOLD} calls of {self._operator.name}, so its budget of "
-            f"{budget_label(budget)} cannot be kept: no further call begins. Say what a call did cost by {how}; or "
-            "give reserve=, what a call may cost at most"
+            f"{budget_label(budget)} cannot be kept: no further call begins. Calls that were cut at a deadline count, "
+            f"as the service may charge for them. Say what a call did cost by {how}; or give reserve=, what a call may "
+            "cost at most"
         )
 
     def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any]) -> float | None:
@@ -188,6 +191,7 @@ class Spending:
             self._operator.fail(error)
         except BaseException as error:  # code of the user's
             text = one_line(error_text(error, redacted=self._options.redacted))[:LONGEST_ERROR]
+            self._raised[place] = text
             self._operator.counters.totals.note_unsettled(text)
             self._warn_once(
                 "settle of %s raised %s: such calls count with what they had reserved", self._operator.name, text

@@ -33,19 +33,22 @@ class TaskFault(enum.Enum):
     """Why an error is no row's fault."""
 
     LOOP = "loop"  # a client, a lock or a future was used that belongs to another event loop than the running one
+    PATCH = "patch"  # a library changes the running loop, and cannot change uvloop
     # The process, or the machine, has as many as it may have; with fewer calls in flight there are fewer.
     FILES = "files"
     THREADS = "threads"
 
 
 AT_A_LIMIT = (TaskFault.FILES, TaskFault.THREADS)
+OF_LOOPS = (TaskFault.LOOP, TaskFault.PATCH)  # another attempt ends like the first
 
 
 def fault_of(error: BaseException) -> TaskFault | None:
     """The fault in an error, or in one that a client has wrapped (see `replaced`); None if it may be the row's."""
-    related = (error,) if is_raised_alone(error) else replaced(error)
     # Most errors cost no further look than that at their types.
-    found = {_fault_in(one) for one in related if _is_suspect(type(one))}  # type: ignore[arg-type]
+    if is_raised_alone(error):
+        return _fault_in(error) if _is_suspect(type(error)) else None  # type: ignore[arg-type]
+    found = {_fault_in(one) for one in replaced(error) if _is_suspect(type(one))}  # type: ignore[arg-type]
     return next((fault for fault in TaskFault if fault in found), None)
 
 
@@ -61,6 +64,11 @@ def advice(fault: TaskFault, capacity: int | None = None) -> str:
             return (
                 "A client, lock or future of another event loop was used, and each task has a loop of its own: make it "
                 "per task, with resources= or in AsyncFunction.open"
+            )
+        case TaskFault.PATCH:
+            return (
+                "A library changes the event loop, which cannot be done with uvloop: give the function "
+                "loop='asyncio', or do without the library, as an async def can await"
             )
         case TaskFault.FILES:
             return (
@@ -98,6 +106,8 @@ def _fault_in(error: BaseException) -> TaskFault | None:
         return None
     if type(error) is RuntimeError and text == "can't start new thread":
         return TaskFault.THREADS
+    if type(error) is ValueError and text.startswith("Can't patch loop of type <class 'uvloop"):  # nest_asyncio's
+        return TaskFault.PATCH
     return TaskFault.LOOP if _is_of_another_loop(error, text) else None
 
 

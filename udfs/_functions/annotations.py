@@ -248,7 +248,8 @@ def _fields(hint: Any) -> dict[str, Any] | None:
     if not has_fields(hint):
         return None
     if is_model(hint):
-        return {name: _annotation_of(hint, name, field) for name, field in hint.model_fields.items()}  # type: ignore[attr-defined]
+        fields = hint.model_fields.items()  # type: ignore[attr-defined]
+        return {name: _annotation_of(hint, name, field) for name, field in fields if not field.exclude}
     if dataclasses.is_dataclass(hint):
         names = [field.name for field in dataclasses.fields(hint)]
     elif _is_typed_dict(hint):

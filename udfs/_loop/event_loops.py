@@ -323,7 +323,9 @@ def new_event_loop(wanted: EventLoop) -> asyncio.AbstractEventLoop:
         if importlib.util.find_spec("uvloop") is not None:
             # uvloop's own time stands still between two turns: a call that blocks the loop would take no time.
             uvloop = importlib.import_module("uvloop")
-            loop: asyncio.AbstractEventLoop = type("Loop", (uvloop.Loop,), {"time": staticmethod(time.monotonic)})()
+            # It is uvloop's to all who look, such as libraries that leave uvloop alone.
+            members = {"time": staticmethod(time.monotonic), "__module__": uvloop.Loop.__module__}
+            loop: asyncio.AbstractEventLoop = type("Loop", (uvloop.Loop,), members)()
             return loop
         if wanted is EventLoop.UVLOOP:
             raise AsyncUDFError(

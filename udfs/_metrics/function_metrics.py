@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from .._text.figures import count, things
 from .latency_sketch import LatencySketch
 from .time_account import State
 
@@ -38,8 +39,8 @@ def counted_as(kind: str, counted: Mapping[str, Any]) -> str:
 
 
 def _add_counts(mine: Counter[str], more: Mapping[str, int]) -> Counter[str]:
-    for kind, count in more.items():
-        mine[counted_as(kind, mine)] += count
+    for kind, times in more.items():
+        mine[counted_as(kind, mine)] += times
     return mine
 
 
@@ -133,7 +134,7 @@ class FunctionMetrics:
         "That calls took which failed and were made again at once for an equal row.", unit="s"
     )
     joint_seconds: float = _figure(
-        "Of attempts that called rows of several earlier calls again, together.", unit="s", is_shown=False
+        "Of attempts of rows from several calls, together, less what latencies have of them.", unit="s", is_shown=False
     )
     rows: int = _figure("Rows taken from the input.", unit="row", in_frame=True, export="rows")
     results: int = _figure("Results given.", unit="result", in_frame=True, export="results")
@@ -142,6 +143,10 @@ class FunctionMetrics:
     retries: int = _figure(
         "Attempts after the first of their call.", None, follows=lambda metrics: metrics.attempts - metrics.calls,
         noun=("retry", "retries"), in_frame=True, in_log=True, in_summary=1, on_page=4,
+    )  # fmt: skip
+    retried_rows: int = _figure(
+        "Rows that were in more than one attempt.", unit="row", noun=("row sent again", "rows sent again"),
+        in_frame=True, in_summary=1, on_page=4, export="retried_rows",
     )  # fmt: skip
     abandoned: int = _figure(
         "Calls that had not ended when their task did.", unit="call", noun=("abandoned call",),
@@ -277,16 +282,42 @@ def counted(function: Mapping[str, Any], view: str) -> list[Figure]:
     return sorted(found, key=attrgetter(view))
 
 
-def reused(function: Mapping[str, Any]) -> int:
-    """Rows of a sink, by its figures, that were not sent: the store has them as acknowledged, or an equal one was."""
-    found, shared, failed = (function.get(name) or 0 for name in ("store_hits", "shared_flights", "stored_failures"))
-    return found + shared - failed
+class SinkRows(NamedTuple):
+    """What became of the rows of a sink: each is in one of these counts.
 
+    Attributes:
+        written: the function has written them.
+        failed: for good.
+        reused: they were not sent, as the store has them as acknowledged, or an equal row was.
+        skipped: they were not sent, as an argument is NULL.
+    """
 
-def written(function: Mapping[str, Any]) -> int:
-    """Rows that a sink has written, by its figures."""
-    rows, failed, skipped = (function.get(name) or 0 for name in ("rows", "failures", "null_rows"))
-    return max(0, rows - failed - skipped - reused(function))
+    written: int
+    failed: int
+    reused: int
+    skipped: int
+
+    @classmethod
+    def of(cls, function: Mapping[str, Any]) -> SinkRows:
+        """By the figures of its function."""
+        names = ("rows", "failures", "null_rows", "store_hits", "shared_flights", "stored_failures")
+        rows, failed, skipped, found, shared, stored = (function.get(name) or 0 for name in names)
+        reused = found + shared - stored
+        return cls(max(0, rows - failed - skipped - reused), failed, reused, skipped)
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """Each count that is to be shown, after what it is called."""
+        named = zip(("written", "failed", "acknowledged before", "with a NULL argument"), self, strict=True)
+        return [(name, rows) for name, rows in named if rows or name == "written"]
+
+    @property
+    def words(self) -> str:
+        """The counts, for behind a number of rows."""
+        return ", ".join(f"{count(rows)} {name}" for name, rows in self.parts)
+
+    def __str__(self) -> str:
+        return f"{things(sum(self), 'row')}: {self.words}"
 
 
 def described(text: str) -> str:

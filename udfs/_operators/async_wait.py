@@ -435,7 +435,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if await notify_on_suspend(calls(slot), slot, self._placed):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
-                elif self._service.closed_by is None and not self._calls.ready:
+                elif self._service.closed_by is None and not self._has_ready():
                     break
         except BaseException as error:  # the source or the output failed, not a row
             if slot.abandoned or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):

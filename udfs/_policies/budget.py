@@ -35,7 +35,8 @@ class Budget:
             Without it an attempt costs what it reserved, or what `context.spend` says; one that the service refused
             costs what `context.spend` says.
         name: budgets of one name are one budget: over queries and functions of an application, over jobs that have one
-            `coordinator`, and over runs that use one disk or Redis `store`. Without a name a budget is of one query.
+            `coordinator`, and over runs that use one disk or Redis `store`. If their amounts differ, a call begins when
+            what all have spent leaves enough of its own. Without a name a budget is of one query.
 
     An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
     service charges. The same is so if `settle` raises for a result; the summary, the report and the manifest say for

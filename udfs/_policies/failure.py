@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from .._errors.http import answer_of
+from .._errors.http import Answer, answer_of
 from .._errors.records import is_fatal
-from .._errors.task_faults import fault_of
+from .._errors.task_faults import TaskFault, fault_of
 from .call_outcome import CallOutcome, outcome_with
 
 
@@ -23,8 +23,10 @@ class Failure:
     __slots__ = ("_outcome", "answer", "error", "fault", "is_fatal")
 
     def __init__(self, error: BaseException) -> None:
-        self.error = error
-        self.answer, self.fault, self.is_fatal = answer_of(error), fault_of(error), is_fatal(error)
+        self.error: BaseException = error
+        self.answer: Answer = answer_of(error)
+        self.fault: TaskFault | None = fault_of(error)
+        self.is_fatal: bool = is_fatal(error)
         self._outcome: CallOutcome | None = None
 
     @property

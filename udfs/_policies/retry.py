@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -186,15 +185,19 @@ class RetryStrategy:
         """Whether it retries this error, but not every error."""
         return [self.asks_again(EndedAttempt(1, 0.0, 0.0, one, None)) for one in (error, _AnyError())] == [True, False]
 
-    def next_delay(self, attempt: EndedAttempt, rng: random.Random) -> float | None:
-        """Seconds until the next call, or None if the outcome stands. Pure, except for `rng`."""
+    def next_delay(self, attempt: EndedAttempt, draw: float) -> float | None:
+        """Seconds until the next call, or None if the outcome stands.
+
+        Args:
+            draw: a random number from 0 to 1, for the jitter.
+        """
         state = _state(attempt)
         if not self._retry(state):
             return None
         asked = retry_after(attempt.result) if attempt.error is None else attempt.asked
         delay = min(asked or 0.0, self.max_retry_after)
         if not delay:  # a server with a fast clock seems to say "at once"; that is no reason to hurry
-            delay = float(self._wait(state)) * (rng.uniform(0.5, 1.0) if self._jitter else 1.0)
+            delay = float(self._wait(state)) * (0.5 + 0.5 * draw if self._jitter else 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._metrics.function_metrics import written
+from .._metrics.function_metrics import SinkRows
 from .._text.figures import amount_, noun, things
 from .._text.safe import which_errors
 from .function_figures import spent_of
@@ -57,7 +57,8 @@ class Progress:
         p50, p95: seconds that calls took; None without calls.
         left: seconds, an estimate; None if not known.
         took: seconds, of a run that is over, else None.
-        written: of a sink, the rows that it has written; else None.
+        sink: what became of the rows of a sink; else None.
+        spent: what calls have cost, and what they may cost in the end; empty if that is not counted.
     """
 
     label: str
@@ -75,8 +76,8 @@ class Progress:
     left: float | None
     took: float | None
     which_errors: str = ""
-    written: int | None = None
-    spent: str = ""  # what calls have cost, and what they may cost in the end; empty if that is not counted
+    sink: SinkRows | None = None
+    spent: str = ""
 
 
 class ProgressTracker:
@@ -118,7 +119,7 @@ class ProgressTracker:
             p95=latency["p95"],
             left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
             took=lasted if is_over else None,
-            written=written(function) if function.get("entry_point") == "sink" else None,
+            sink=SinkRows.of(function) if function.get("entry_point") == "sink" else None,
         )
 
     def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
@@ -201,14 +202,14 @@ def heading(one: Progress) -> tuple[str, str, str]:
     of = f" of ~{one.expected:,}" if one.is_estimated else ""
     rate = "?" if one.rate is None else f"{one.rate:,.0f}" if one.rate >= 10 else f"{one.rate:.1f}"
     left = f"in {_clock(one.took)}" if one.took is not None else f"{_clock(one.left)} left"
-    shown, written = (one.rows, "") if one.written is None else (one.written, " written")
-    rows = noun(one.expected if one.is_estimated else shown, "row")
-    return f"{shown:,}{of} {rows}{written}", f"{rate} rows/s", left
+    return f"{one.rows:,}{of} {noun(one.expected if one.is_estimated else one.rows, 'row')}", f"{rate} rows/s", left
 
 
 def details(one: Progress) -> list[tuple[str, bool]]:
     """More words, and whether each names something that went wrong."""
-    words = [] if one.took is not None else [(f"{one.in_flight:,} in flight", False)]
+    words = [] if one.sink is None else [(one.sink.words, False)]
+    if one.took is None:
+        words.append((f"{things(one.in_flight, 'call')} in flight", False))
     which = f" ({one.which_errors})" if one.which_errors else ""
     words.append((f"{things(one.errors, 'error')}{which}", one.errors > 0))
     words.append((things(one.retries, "retry", "retries"), False))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._errors.exceptions import OptionError
-from .._metrics.function_metrics import counted
+from .._metrics.function_metrics import SinkRows, counted
 from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import presentable
@@ -289,6 +289,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         curves=CURVES,
         labelled=LABELLED,
         counted=counted,
+        sink_rows=lambda function: SinkRows.of(function).parts if function["entry_point"] == "sink" else [],
         spent=spent_of,
         unsettled=lambda function: unsettled_text(unsettled_of(function)) if unsettled_of(function) else "",
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._errors.exceptions import AsyncUDFError
+from .._metrics.function_metrics import SinkRows
 from .._text.figures import count, seconds, things
 from .._text.safe import one_line
 
@@ -36,7 +37,7 @@ class SinkReport:
     """What `async_sink`, or one micro-batch of `stream_sink`, has done.
 
     The counts are those of the task attempts that succeeded: what Spark runs again counts once. `written`, `failed`,
-    `reused` and `skipped` are all rows.
+    `reused` and `skipped` add up to `rows`, which is the number of input rows.
 
     Attributes:
         function: the name of the function.
@@ -44,8 +45,10 @@ class SinkReport:
         failed: rows that failed for good; they are in `dead_letters`.
         reused: rows that were not sent: the store has them as acknowledged, or an equal row was sent.
         skipped: rows that were not sent because an argument is NULL (`on_null_input="null"`).
-        calls: of the function.
-        retried: attempts after the first of their call.
+        calls: of the function; a call that is made again is one, with several attempts.
+        attempts: of these calls: what the service has received, which is `calls` where nothing was sent again.
+        retried: rows that were in more than one attempt, because they had failed, were refused, or came too late; also
+            those that have failed for good.
         reasons: how many rows failed for each reason: the type of the error and, if it has one, its HTTP status.
         examples: a message for each reason.
         seconds: that the job took.
@@ -60,6 +63,7 @@ class SinkReport:
     reused: int
     skipped: int
     calls: int
+    attempts: int
     retried: int
     reasons: Mapping[str, int]
     examples: Mapping[str, str] = dataclasses.field(compare=False)
@@ -68,8 +72,12 @@ class SinkReport:
 
     @property
     def rows(self) -> int:
-        """All rows."""
-        return self.written + self.failed + self.reused + self.skipped
+        """All input rows."""
+        return sum(self._by_end)
+
+    @property
+    def _by_end(self) -> SinkRows:
+        return SinkRows(self.written, self.failed, self.reused, self.skipped)
 
     def raise_for_failures(self) -> SinkReport:
         """The report itself, if no row has failed.
@@ -91,29 +99,30 @@ class SinkReport:
         return "\n".join([text, *(f"  for example {message}" for message in shown)])
 
     def _lines(self) -> Iterator[tuple[str, str]]:
-        yield "written", things(self.written, "row")
-        if self.failed or not self.written:
-            yield "failed", things(self.failed, "row")
+        title = "failed"
         for reason in sorted(self.reasons, key=lambda reason: -self.reasons[reason]):
             example = self.examples.get(reason)
             shown = "" if example is None else f", for example {_shown(example)}"
-            yield "", f"{count(self.reasons[reason])} x {one_line(reason)}{shown}"
-        if self.reused:
-            yield "reused", f"{things(self.reused, 'row')}, acknowledged before or equal to another one"
-        if self.skipped:
-            yield "skipped", f"{things(self.skipped, 'row')} with a NULL argument"
-        again = f", and {things(self.retried, 'retry', 'retries')}" if self.retried else ""
-        yield "calls", f"{count(self.calls)}{again}"
+            yield title, f"{things(self.reasons[reason], 'row')}: {one_line(reason)}{shown}"
+            title = ""
+        if self.retried:
+            yield "retried", things(self.retried, "row")
+        attempts = f" in {things(self.attempts, 'attempt')}" if self.attempts != self.calls else ""
+        yield "sent", f"{things(self.calls, 'call')}{attempts}"
         yield "took", seconds(self.seconds)
 
+    @property
+    def _heading(self) -> str:
+        return f"sink {self.function}, {self._by_end}"
+
     def __repr__(self) -> str:
-        shown = ("written", "failed", "reused", "skipped", "calls", "retried")
+        shown = ("rows", "written", "failed", "reused", "skipped", "calls", "attempts", "retried")
         counts = ", ".join(f"{name}={getattr(self, name)}" for name in shown)
         return f"<SinkReport of {self.function}: {counts}, reasons={dict(self.reasons)!r}>"
 
     def __str__(self) -> str:
         """In a few lines."""
-        return "\n".join([f"sink {self.function}", *(f"  {title:<8} {text}" for title, text in self._lines())])
+        return "\n".join([self._heading, *(f"  {title:<8} {text}" for title, text in self._lines())])
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
@@ -121,7 +130,7 @@ class SinkReport:
             f"<tr><th style='text-align:left'>{title}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
             for title, text in self._lines()
         )
-        return f"<table><caption>sink {html.escape(self.function)}</caption>{rows}</table>"
+        return f"<table><caption>{html.escape(self._heading)}</caption>{rows}</table>"
 
 
 def _shown(message: str) -> str:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .._metrics.function_metrics import counted, written
+from .._metrics.function_metrics import SinkRows, counted
 from .._text.figures import amounts, bytes_, count, number, rate, seconds, share, things
 from .._text.safe import named_error, one_line, presentable
 from .function_figures import FunctionFigures, spent_of, unsettled_of
@@ -80,7 +80,7 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _given(figures: FunctionFigures) -> str:
     if figures.plain.get("entry_point") != "sink":
         return f"{count(figures.count('results'))} out"
-    return f"{count(written(figures.plain))} written"
+    return SinkRows.of(figures.plain).words
 
 
 def _calls(figures: FunctionFigures) -> str:
@@ -95,8 +95,8 @@ def _in_flight(figures: FunctionFigures) -> str:
     of = "" if figures.capacity is None else f" of {count(figures.capacity)}"
     now = f"{number(figures.flying)} now, " if figures.flying else ""
     if not figures.calls_ended:  # calls count in the mean when they have come back
-        return f"{now}{count(figures.peak)}{of} at most in a task"
-    text = f"{now}{number(figures.in_flight)}{of} per task on average, {count(figures.peak)} at most"
+        return f"{now}{count(figures.peak)}{of} calls at most in a task"
+    text = f"{now}{number(figures.in_flight)}{of} calls per task on average, {count(figures.peak)} at most"
     if 0 < figures.wall < figures.seconds and figures.tasks > 1:
         text += f"; {number(figures.in_flight * figures.seconds / figures.wall)} in the whole job on average"
     return text
@@ -111,9 +111,9 @@ def unsettled_text(unsettled: Mapping[str, float]) -> str:
 
 def _errors(errors: Mapping[str, int]) -> str:
     most = sorted(errors, key=lambda kind: -errors[kind])
-    texts = [f"{one_line(kind)} {count(errors[kind])}" for kind in most[:ERRORS]]
+    texts = [f"{things(errors[kind], 'attempt')} with {one_line(kind)}" for kind in most[:ERRORS]]
     if others := sum(errors[kind] for kind in most[ERRORS:]):
-        texts.append(f"others {count(others)}")
+        texts.append(f"{things(others, 'attempt')} with others")
     return ", ".join(texts)
 
 

@@ -21,17 +21,32 @@ from .._text.safe import safe_repr
 from ._compat import inside
 from .types import active_session, arrow_type, parsed
 
+# Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
+_NOT_IN_ARROW = {"YearMonthIntervalType": "pyarrow does not know"}
+_NOT_IN_PYTHON = {"CalendarIntervalType": "Spark sends only to columns, and to no operator or table function in Python"}
+
 
 def check_source(schema: spark.StructType, what: str) -> None:
     """Raises FunctionError for rows that no chain can read, whichever columns its functions read."""
+    check_table(schema, what)
+    _refuse(schema, _NOT_IN_ARROW)
+
+
+def check_table(schema: spark.StructType, what: str) -> None:
+    """The same for rows that Spark sends one by one, without Arrow."""
     check_columns(schema, what)
     check_structs(schema)
+    _refuse(schema, _NOT_IN_PYTHON)
+
+
+def _refuse(schema: spark.StructType, types: Mapping[str, str]) -> None:
     for field in schema.fields:
-        if spark.YearMonthIntervalType in map(type, inside(field.dataType)):
-            raise FunctionError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which pyarrow does not know; leave it out, "
-                "or cast it to a string"
-            )
+        for one in inside(field.dataType):
+            if (reason := types.get(type(one).__name__)) is not None:
+                raise FunctionError(
+                    f"column {field.name!r} is {field.dataType.simpleString()}, which {reason}; leave it out, or cast "
+                    "it to a string"
+                )
 
 
 def check_columns(schema: spark.StructType, what: str) -> None:

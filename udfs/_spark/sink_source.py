@@ -152,9 +152,7 @@ def _commit(task: SinkTask, folder: DeadLetterFolder | None, messages: Sequence[
     letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
     if folder is not None and letters:
         folder.write(f"{name}.parquet", letters, task.letters.names)
-    logger.info(
-        "%s: %d rows written, %d failed, %d reused", _function(task), figures.written, figures.failed, figures.reused
-    )
+    logger.info("%s: %s", _function(task), figures.rows)
 
 
 def _abort(task: SinkTask) -> None:

@@ -23,7 +23,7 @@ from .._chain.results import ERROR_GROUP, ResultPlan, are_ambiguous
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import pipe
-from .._metrics.function_metrics import FunctionMetrics, reused, written
+from .._metrics.function_metrics import FunctionMetrics, SinkRows
 from .._policies.options import Options
 from .._text.safe import named_error
 from .coordinators import coordinator_config
@@ -77,18 +77,9 @@ class SinkFigures:
                 self.examples.setdefault(reason, message)
 
     @property
-    def failed(self) -> int:
-        return sum(self.reasons.values())
-
-    @property
-    def reused(self) -> int:
-        """Rows that the store had as acknowledged, or that share the call of an equal row."""
-        return reused(vars(self.metrics))
-
-    @property
-    def written(self) -> int:
-        """Rows that the function has written."""
-        return written(vars(self.metrics))
+    def rows(self) -> SinkRows:
+        """What became of the rows."""
+        return SinkRows.of(vars(self.metrics))
 
     def merge(self, other: SinkFigures) -> None:
         """Add what the sink did in other tasks."""

@@ -31,7 +31,7 @@ from ._compat import SPATIAL, AnalyzeArgument, AnalyzeResult, VariantType, check
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help
 from .planner import plan_function
-from .schemas import arguments, check_columns, check_structs, joined_schema, result_fields
+from .schemas import arguments, check_table, joined_schema, result_fields
 from .types import arrow_type
 from .worker import ErrorReporting, start_function
 
@@ -82,8 +82,7 @@ class TableTask:
                 raise FunctionError(
                     f"the first argument of {spec.name} is a table: {spec.name}(TABLE(t), 'column', ...)"
                 )
-            check_columns(table.dataType, "the table")
-            check_structs(table.dataType)
+            check_table(table.dataType, "the table")
             spec, wanted = spec.with_arguments(given[1:], named)
             fields = table.dataType.fields
             spec, positions = arguments(spec, fields, [_column_name(one, spec) for one in wanted])

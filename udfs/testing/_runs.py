@@ -49,6 +49,7 @@ def run_rows(
     clock: Literal["virtual", "real"] = "virtual",
     returnType: Any = None,  # noqa: N803 - as in async_pandas_udf
     side_outputs: dict[OutputTag, list[Any]] | None = None,
+    as_column: bool = False,
     **options: Unpack[CallOptions],
 ) -> list[Any]:
     """Run a function over rows with the real operator and return the results in the order of emission.
@@ -62,9 +63,14 @@ def run_rows(
         returnType: the declared type; results are checked against it as with Spark.
         side_outputs: filled with the rows that the function writes to side outputs, under their tags; a row of
             `DEAD_LETTERS` has the arguments and the error.
+        as_column: give results as a column has them, and as the next function would see them: a dict for each struct,
+            with the declared fields.
 
     Returns:
-        The result values and the watermarks of `rows`, without the `Watermark.MAX` at the end.
+        The result values and the watermarks of `rows`, without the `Watermark.MAX` at the end. Results are checked
+        against the declared type, and are the objects that the function has returned: a Pydantic model stays one, while
+        a column of Spark has a `Row` with its fields. With `as_column=True`, a `store` or `extra_fields="drop"` they
+        have the declared type.
 
     Raises:
         AsyncUDFError: as on a cluster, but not wrapped by Spark. On the virtual clock also if every call waits for
@@ -89,7 +95,7 @@ def run_rows(
 
     # All rows are fed at once, so the chain never asks for the next batch.
     async def main() -> None:
-        chain = chain_of(udf, output, loop)
+        chain = chain_of(udf, output, loop, as_column=as_column)
         chain.feed(elements_of(udf, rows))
         chain.end_of_input()
         await chain.run()
@@ -160,11 +166,14 @@ class _KitPlan(FunctionPlan):
         return check
 
 
-def chain_of(udf: AsyncUDF[..., Any], output: ListOutput, loop: asyncio.AbstractEventLoop) -> Chain:
-    """The chain of a function as Spark runs it; its results are checked, and stay what the function returned."""
+def chain_of(
+    udf: AsyncUDF[..., Any], output: ListOutput, loop: asyncio.AbstractEventLoop, *, as_column: bool = False
+) -> Chain:
+    """The chain of a function as Spark runs it; without `as_column` results stay what the function returned."""
     # Random(0): every run is the same, jitter included.
-    checked = plan_function_offline(udf.spec, udf.options, udf.returns)
-    plan = _KitPlan(checked.spec, checked.options, checked.declared, checked.coordinator)
+    plan = plan_function_offline(udf.spec, udf.options, udf.returns)
+    if not as_column:
+        plan = _KitPlan(plan.spec, plan.options, plan.declared, plan.coordinator)
     if plan.converts and has_objects(plan.written):
         output.read = reader(plan.written)
     names = udf.spec.parameters

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from asyncudf import (
@@ -18,9 +16,6 @@ from asyncudf import (
     ResultError,
     WatermarkStrategy,
 )
-from asyncudf._arrow.layout import RowLayout
-from asyncudf._chain.plan import ChainPlan, StreamNode
-from asyncudf._policies.options import EventLoop
 from asyncudf.testing import run_stream
 from tests.kit.chains import first, numbers, second
 
@@ -63,15 +58,14 @@ class TestPlans:
         with pytest.raises((FunctionError, OptionError), match=said):
             self.build(wrong)
 
-    @pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
-    def test_one_explicit_loop_is_that_of_the_whole_chain(self, loop: EventLoop) -> None:
-        def chain(*asked: EventLoop) -> ChainPlan:
-            layout = RowLayout(("n",), (pa.int64(),))
-            return ChainPlan(tuple(StreamNode(SimpleNamespace(loop=loop), (), layout, None) for loop in asked))  # type: ignore[arg-type]
+    @pytest.mark.parametrize("loops", [("asyncio",), ("auto", "asyncio", "auto"), ("uvloop", "uvloop"), ("auto",)])
+    def test_one_explicit_loop_is_that_of_the_whole_chain(self, loops: tuple[str, ...]) -> None:
+        def build(stream: Any) -> Any:
+            for number, loop in enumerate(loops):
+                stream = stream.ordered_wait(first.__wrapped__, "n", as_=f"first{number}", loop=loop)
+            return stream
 
-        assert chain(EventLoop.AUTO, loop, EventLoop.AUTO).loop is loop
-        assert chain(loop, loop).loop is loop
-        assert chain(EventLoop.AUTO).loop is EventLoop.AUTO
+        assert len(run_stream(build, numbers(1), "n int")) == 1
 
     @pytest.mark.parametrize(
         ("options", "said"),
@@ -92,9 +86,3 @@ class TestPlans:
     def test_a_flat_map_that_returns_a_text_is_no_row_for_each_letter(self) -> None:
         with pytest.raises(ResultError, match="a flat_map gives an iterable of rows"):
             run_stream(lambda s: s.flat_map(lambda row: "ab", "string"), numbers(1), "n int")
-
-    def test_a_map_may_give_one_value(self) -> None:
-        got = run_stream(
-            lambda s: s.map(lambda row: row["n"] + 1, "int").filter(lambda row: row["value"] > 1), numbers(3), "n int"
-        )
-        assert got == [{"value": 2}, {"value": 3}]

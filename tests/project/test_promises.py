@@ -1,0 +1,22 @@
+"""Each door and each part of the semantics has a test with real Spark among those that `scripts/test` runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+SPARK = Path(__file__).parents[1] / "spark"
+DOORS = {
+    "column", "SQL function", "table function", "ordered_wait", "unordered_wait", "chain", "async_sink", "stream_sink",
+    "sink_source", "LookupTable", "structured streaming", "foreachBatch", "Spark Connect", "monitor", "dry_run", "ship",
+}  # fmt: skip
+SEMANTICS = {
+    "order", "0 to n results", "types", "vectorized functions", "models", "null input", "calls", "errors",
+    "errors when planned", "context", "resources", "watermarks", "side outputs", "calls for each row", "cancellation",
+    "LIMIT", "nothing is left", "memory", "stores", "resume", "limits of the job", "budgets",
+}  # fmt: skip
+
+
+def test_each_promise_is_shown_on_spark() -> None:
+    marks = re.findall(r"mark\.promise\((.*?)\)", "".join(path.read_text() for path in SPARK.glob("test_*.py")))
+    assert {name for mark in marks for name in re.findall(r'"(.*?)"', mark)} == DOORS | SEMANTICS
