@@ -11,6 +11,7 @@ from asyncudf import (
     AsyncStream,
     FunctionError,
     OptionError,
+    OutputTag,
     async_pandas_udf,
     ordered_wait,
 )
@@ -58,6 +59,10 @@ PLANS = {
     "a union of other DataFrames": (
         lambda s, df: s.union(AsyncStream(df)),
         r"union takes branches of the same stream.*for others use AsyncStream\(df.unionByName",
+    ),
+    "a union with a side output": (
+        lambda s, df: s.union(s.process(Passes()).side_output(OutputTag("log", df.schema))),
+        "union takes branches of the same stream, no side outputs",
     ),
     "a lock in a process function": (
         lambda s, df: s.process(Locked()),
