@@ -40,8 +40,8 @@ class Saturating:
 class TestAuto:
     def test_it_finds_what_the_service_can_do(self) -> None:
         service = Saturating(40)
-        found = figures(service, range(20_000), capacity="auto")
-        assert found.seconds < 1.25 * 20_000 / 40 * 0.1
+        found = figures(service, range(10_000), capacity="auto")
+        assert found.seconds < 1.25 * 10_000 / 40 * 0.1
         late = [flying for time, flying in service.seen if time > 10]
         assert 30 < sum(late) / len(late) < 75
 
@@ -74,7 +74,7 @@ class TestAuto:
         assert refused < 500
 
     @pytest.mark.parametrize("error", [ThrottledError(None), None], ids=["refused", "hangs"])
-    @pytest.mark.parametrize("failure_on", [None, ConnectionError, lambda error: isinstance(error, ConnectionError)])
+    @pytest.mark.parametrize("failure_on", [None, ConnectionError])
     def test_what_a_breaker_takes_for_a_failure_is_not_its_affair(self, error: Any, failure_on: Any) -> None:
         """With a `failure_on=` of the user's it saw no 429 and no timeout, and lost almost all rows."""
         flying = 0

@@ -18,7 +18,7 @@ from tests.kit.refusing_services import SERVICES, run_with_asyncudf
     [
         ("0.5% at random", 86, 1),
         ("10% at random", 64, 11),
-        ("40% at random", 24, 41),
+        ("40% at random", 17, 41),
         ("100 in each second", 94, 5),
         ("the same, whole seconds", 66, 5),
         ("bucket of 100/s, burst 20", 83, 4),

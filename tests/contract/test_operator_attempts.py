@@ -124,6 +124,17 @@ class TestTime:
         assert got[0]["error"]["type"] == "AsyncTimeoutError"
         assert got[0]["error"]["elapsed"] == pytest.approx(1.0)
 
+    def test_so_does_what_remains(self) -> None:
+        """`context.remaining()` counts from the first step as well."""
+
+        async def call(n: int, context: RuntimeContext) -> Any:
+            loop().block(0.75)
+            remaining = context.remaining()
+            await asyncio.sleep(0.25)
+            return remaining, context.remaining()
+
+        assert run_rows(call, [1, 2], timeout=2.0, capacity=1) == [(1.25, 1.0)] * 2
+
     @AT_ONCE_AND_LATER
     def test_a_result_that_comes_after_its_deadline_is_timed_out_and_its_neighbours_are_not(
         self, suspends: bool
