@@ -58,7 +58,8 @@ def enriched(spark, entry_point, url, folder):
         return spark.read.parquet(folder + "/out")
     if entry_point == "sink":
         report = async_sink(numbers, asked)
-        assert report.written + report.reused == ROWS, report
+        assert report.rows == report.written + report.reused == ROWS, report
+        assert report.written == report.attempts > 0 and f"{ROWS:,} rows: {report.written:,} written" in str(report)
     if entry_point == "stream_sink":
         numbers.write.mode("ignore").parquet(folder + "/in")
         stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")

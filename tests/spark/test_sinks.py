@@ -523,7 +523,7 @@ def test_the_monitor_speaks_of_rows_written(spark: SparkSession) -> None:
         async_sink(spark.range(0, 10, 1, 2), refuse_odd)
     (function,) = watched.metrics["functions"]
     assert (function["entry_point"], function["rows"], function["failures"]) == ("sink", 10, 5)
-    assert "10 in, 5 written" in watched.summary()
+    assert "10 in, 5 written, 5 failed" in watched.summary()
 
 
 def test_sinks_over_spark_connect(connect: Any, tmp_path: Path) -> None:

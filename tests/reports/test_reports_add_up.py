@@ -250,3 +250,5 @@ def test_an_attempt_for_many_rows_is_one_error() -> None:
     plans = [["again", "hang"], ["again", "hang"], ["slow"]]
     told = run_of(plans, every=1.0, batch_size=4, batch_linger=0.01, timeout=10.3, capacity=1, retry=ONCE_MORE)
     assert (told["failures"], told["errors"]) == (2, {"ConnectionError": 2, "AsyncTimeoutError": 1})
+    told = run_of([["refuse", "write"]] * 4, batch_size=4)
+    assert (told["throttled"], told["attempts"], told["retried_rows"]) == (1, 2, 4)
