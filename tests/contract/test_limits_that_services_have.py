@@ -16,9 +16,9 @@ from tests.kit.refusing_services import SERVICES, run_with_asyncudf
 @pytest.mark.parametrize(
     ("name", "at_least", "refused"),
     [
-        ("0.5% at random", 86, 1),
-        ("10% at random", 64, 11),
-        ("40% at random", 17, 41),
+        ("0.5% at random", 90, 1),
+        ("10% at random", 80, 11),
+        ("40% at random", 35, 41),
         ("100 in each second", 94, 5),
         ("the same, whole seconds", 66, 5),
         ("bucket of 100/s, burst 20", 83, 4),
