@@ -26,7 +26,8 @@ def own_session(spark: SparkSession) -> Iterator[None]:
 
     def get_or_create(builder: Any) -> SparkSession:
         made = spark.newSession()
-        for name, value in builder._options.items():
+        options = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "2"}  # plans as by default
+        for name, value in {**options, **builder._options}.items():
             if name.startswith("spark.sql."):  # the rest belongs to the application
                 made.conf.set(name, value)
         jvm_sessions.setActiveSession(made._jsparkSession)

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.usefixtures("adaptive")  # pages say what Spark plans by default
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_code_blocks_of_a_page_run_from_top_to_bottom(spark, page, tmp_path):
     """All Python blocks of a page are one program."""
