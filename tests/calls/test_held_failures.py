@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from asyncudf import CircuitBreaker, async_pandas_udf
-from asyncudf._calls.row import NO_TROUBLE, Row
+from asyncudf._calls.row import Row
 from asyncudf._calls.service import Service
 from asyncudf._metrics.counters import TaskCounters
 from asyncudf._policies.failure import Failure
@@ -22,14 +22,13 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
         weather, breaker=CircuitBreaker(window=10, open_for=5.0, max_open=100.0), on_error="null"
     ).options
     operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0))
-    service = Service(operator, options, SimpleNamespace(), None, async_pandas_udf(weather).spec)  # type: ignore[arg-type]
+    service = Service(operator, options, SimpleNamespace(), async_pandas_udf(weather).spec)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
     service.share(shared)
-    held, call = service.held_failures, Row()
+    held, row, failure = service.held_failures, Row(), Failure(ConnectionError())
     assert held is not None
-    call.trouble = NO_TROUBLE
     service.attempts = 1
-    assert held.hold(call, [Failure(ConnectionError())])
+    held.hold(row, failure, failure)
     for _ in range(2):
         shared.replied()
     service.attempts = 11
@@ -37,4 +36,4 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     shared.replied()
     assert not list(held.failed()), "this reply may have been on its way"
     shared.replied()
-    assert [one for one, _ in held.failed()] == [call]
+    assert [one for one, _ in held.failed()] == [row]

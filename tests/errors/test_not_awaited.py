@@ -123,7 +123,7 @@ def test_a_class_that_is_not_awaitable_passes_whatever_its_metaclass_does() -> N
 
 
 def test_to_look_for_a_missing_await_costs_a_row_a_few_calls() -> None:
-    """As `inspect.getattr_static` does not: it makes a dozen for each value."""
+    """As `inspect.getattr_static` does not: it makes a dozen for each value. Four weigh a row of an unknown type."""
 
     async def untyped(x):  # type: ignore[no-untyped-def]
         return x
@@ -131,7 +131,7 @@ def test_to_look_for_a_missing_await_costs_a_row_a_few_calls() -> None:
     def calls(function: Any) -> int:
         return python_calls(lambda: run_rows(function, range(300))) - python_calls(lambda: run_rows(function, [0]))
 
-    assert calls(untyped) - calls(fetch) <= 5 * 300
+    assert calls(untyped) - calls(fetch) <= 8 * 300
 
 
 def test_a_task_as_a_result_was_not_awaited_either() -> None:

@@ -47,13 +47,8 @@ def test_the_extremes_and_the_mean_are_exact() -> None:
     assert sketch.mean is not None
     assert math.isclose(sketch.mean, 0.3)
     assert (sketch.quantile(0.0), sketch.quantile(1.0)) == (0.1, 0.6)
-    sketch = sketch_of([-1e-9, 0.0, 0.5])
-    sketch.add_equal(1, -1e-9)
+    sketch = sketch_of([-1e-9, -1e-9, 0.0, 0.5])
     assert (sketch.shortest, sketch.longest, sketch.count, sketch.quantile(0.5)) == (0.0, 0.5, 4, 0.0)
-    sketch = LatencySketch()
-    sketch.add_equal(4, 2.0)  # of equal calls the sum is known
-    sketch.add_equal(0, 0.0)
-    assert (sketch.count, sketch.seconds, sketch.quantile(0.5)) == (4, 2.0, 0.5)
 
 
 def test_without_calls_there_is_nothing_to_tell() -> None:

@@ -1,11 +1,10 @@
-"""The circuit breaker, and the failed calls that wait until it shows whether their service is dead."""
+"""The circuit breaker, and the failed rows that wait until it shows whether their service is dead."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from .._coordination.health import SharedHealth
 from .._errors.exceptions import FatalError
@@ -14,9 +13,9 @@ from .._policies.call_outcome import CallOutcome
 from .._policies.circuit_breaker import Breaker, CircuitBreaker
 from .._policies.failure import Failure
 from .._policies.rate_limit import ROUNDING
+from .attempt import Attempt
 from .gates import Gate
-from .row import Call
-from .slots import CallSlot
+from .row import NO_TROUBLE, Row
 
 
 class BreakerGate(Gate):
@@ -41,7 +40,7 @@ class BreakerGate(Gate):
         self._last_outcome: CallOutcome | None = None
         self._probe: int | None = None
 
-    def wait(self, call: Call, now: float) -> float | None:
+    def wait(self, attempt: Attempt, now: float) -> float | None:
         if self.breaker.has_given_up(now):  # first, for there may always be one more call to probe with
             error = FatalError(self._given_up())
             error.option = "breaker"
@@ -67,21 +66,23 @@ class BreakerGate(Gate):
             f"circuit breaker{last}. No row was given up for it: run the job again when the service is back"
         )
 
-    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+    def began(self, attempt: Attempt, now: float) -> None:
         is_open = self.breaker.open_since is not None
-        slot.counts_for_breaker = is_open or not call.trouble.is_excused
+        attempt.counts_for_breaker = (
+            is_open or attempt.rows[0].trouble is NO_TROUBLE or not all(row.trouble.is_excused for row in attempt.rows)
+        )
         ticket = self.breaker.admit(now)
         assert ticket is not None
-        slot.ticket = ticket
+        attempt.ticket = ticket
         if is_open:
             self._probe = ticket
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
-        if outcome is CallOutcome.DOWN and not slot.counts_for_breaker:
+    def ended(self, attempt: Attempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+        if outcome is CallOutcome.DOWN and not attempt.counts_for_breaker:
             outcome = CallOutcome.NOTHING
-        if failure is not None and (outcome is CallOutcome.DOWN or slot.ticket == self._probe):
+        if failure is not None and (outcome is CallOutcome.DOWN or attempt.ticket == self._probe):
             self._last, self._last_outcome = self._text_of(failure.error), outcome
-        self.breaker.ended(slot.ticket, outcome, now)
+        self.breaker.ended(attempt.ticket, outcome, now)
 
 
 class JudgedService(Protocol):
@@ -99,25 +100,23 @@ class JudgedService(Protocol):
     def is_broken(self) -> bool: ...
     @property
     def is_in_doubt(self) -> bool: ...
-    def outcome_of(self, failure: Failure | None, /) -> CallOutcome: ...
 
 
-@dataclasses.dataclass
-class _Held:
-    call: Call
-    outcomes: Sequence[Any]
-    attempts: int  # that had ended by then
+class _Held(NamedTuple):
+    row: Row
+    outcome: Any
     failure: Failure  # of its last attempt
+    attempts: int  # that had ended by then
 
 
 class HeldFailures:
-    """Calls that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
+    """Rows that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
 
     Args:
-        window: how many more attempts must end before a call has failed for good.
+        window: how many more attempts must end before a row has failed for good.
     """
 
-    # The breaker opens because of failures among the last `window` attempts. A call whose failure is no longer among
+    # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
     # them has failed by itself.
 
     def __init__(self, window: int, service: JudgedService) -> None:
@@ -125,36 +124,28 @@ class HeldFailures:
         self._service = service
         self._held: deque[_Held] = deque()  # in the order in which they failed
 
-    def __iter__(self) -> Iterator[Call]:
-        return (held.call for held in self._held)
+    def __iter__(self) -> Iterator[Row]:
+        return (held.row for held in self._held)
 
-    def hold(self, call: Call, outcomes: Sequence[Any], cause: Failure | None = None) -> bool:
-        """Hold a failed call if the service may be dead; `cause`: its failure, if the outcomes have none."""
-        failures = [outcome for outcome in (*outcomes, cause) if type(outcome) is Failure]
-        service = self._service
-        is_down = any(service.outcome_of(failure) is CallOutcome.DOWN for failure in failures)
-        if not is_down or any(failure.is_no_rows_fault for failure in failures):
-            return False
-        call.own_trouble().is_held = True
-        self._held.append(_Held(call, outcomes, service.attempts, failures[0]))
-        return True
+    def hold(self, row: Row, outcome: Any, failure: Failure) -> None:
+        """Hold a row that has failed, with what it comes to if its service lives."""
+        self._held.append(_Held(row, outcome, failure, self._service.attempts))
 
-    def excused(self) -> Iterator[tuple[Call, Failure]]:
-        """Release all calls if the breaker has opened, with their failures: they are to be called again."""
+    def excused(self) -> Iterator[tuple[Row, Failure]]:
+        """Release all rows if the breaker has opened, with their failures: they are to be called again."""
         if self._service.is_broken:
             held, self._held = self._held, deque()
-            yield from ((one.call, one.failure) for one in held)
+            yield from ((one.row, one.failure) for one in held)
 
-    def failed(self, *, is_last: bool = False) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Release the calls that have failed for good, with their outcomes.
+    def failed(self, *, is_last: bool = False) -> Iterator[tuple[Row, Any]]:
+        """Release the rows that have failed for good, with their outcomes.
 
         Args:
             is_last: no attempt is in flight whose end could open the breaker.
         """
         while self._held and self._has_failed(self._held[0], is_last):
             held = self._held.popleft()
-            held.call.own_trouble().is_held = False
-            yield held.call, held.outcomes
+            yield held.row, held.outcome
 
     def _has_failed(self, held: _Held, is_last: bool) -> bool:
         if is_last:

@@ -1,12 +1,12 @@
-"""The calls of an operator: each from its first attempt to the results of its rows.
+"""The calls of an operator: each row from its first attempt to its results.
 
 The order of wrapping, outermost first, with the code that does it:
 
-    deadline(               start_deadline, _expire     covers all attempts and back-offs
-      retry(                _decide, _back_off          a call in back-off holds no slot
-        breaker( limits(    Service                     a call that may not begin is the next of those that are ready
+    deadline(               Deadlines, _expire          covers all attempts and back-offs of a row
+      retry(                Decisions, _back_off        a row in back-off holds no slot
+        breaker( limits(    Service                     an attempt that may not begin is the next of those that are ready
           slot(             SlotPool                    one slot, one attempt
-            attempt_timeout(  attempt, _attempt_expired
+            attempt_timeout(  start, _attempt_expired
               function)))))   Invoker.invoke
 """
 
@@ -14,59 +14,50 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
-from .._errors.http import Refusal
-from .._errors.task_faults import OF_LOOPS
+from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError
 from .._errors.traces import forget_frames
 from .._functions.async_function import Results
-from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
 from .._policies.failure import Failure
-from .._policies.options import Options
-from .._policies.retry import EndedAttempt
+from .._policies.options import OnError, Options
+from .attempt import Attempt
+from .backlog import Backlog
+from .counts import CallCounts
 from .deadlines import ROUNDING, Deadlines
+from .decisions import Decision, Decisions, Ending, RetryAt, Way
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
-from .outcomes import CallCounts, ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
-from .row import NO_TROUBLE, Batch, Call, JointAttempt, Row, RowSharing, element_of
+from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
+from .row import NO_TROUBLE, Row, RowSharing, RowState, Trouble
 from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
 
 LONGEST_PAUSE = 0.01  # seconds
-GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
-TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
-MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 _NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
 class Calls:
-    """The calls of an operator, from the first attempt of each to its result.
+    """The calls of an operator, from the first attempt of each row to its result.
 
     Args:
         may_edit: whether arguments may be lists or dicts, which an attempt could edit.
 
     Attributes:
         asks: whether the function can ask which row it works on.
+        backlog: attempts that are ready to begin, and rows in back-off.
         function: what is called for a row, if the function takes one row and returns one result; else None.
-        looks_at_results: whether the retry strategy does.
-        limit: seconds that a call, or an attempt of it, may take.
+        limit: seconds that a row, or an attempt, may take.
         pause: seconds of calls that return at once, after which a slot yields to the event loop.
     """
 
-    # A call that is not over, and that was not left to the sharing of rows, is at work in a slot, in back-off (a timer
-    # of the loop), in `ready`, or held until it is known whether its service is dead. One in `ready` may be there
-    # twice, or held meanwhile, if an outage has renewed it: `next_ready` looks.
+    # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
     #
-    # An attempt may end by its coroutine, its ResultFuture, its own limit or the row's deadline, or by several of them.
-    # The first counts: each of `returned`, `_end` and `_abandon_slots` takes the call away from its slot, so that later
-    # ones find none.
-    #
-    # A `Batch` is one call until its rows end differently. Then it is over, and each of its rows that is not done is a
-    # call: it backs off alone, and is called again in a `JointAttempt` with others that are ready.
+    # An attempt ends once: `_end` takes it out of its slot, tells what it did cost and how it ended, and gives the rows
+    # that are still its own to `_decide`. A row whose deadline comes leaves its attempt before; with the last of its
+    # rows an attempt is cut.
 
     def __init__(
         self,
@@ -94,23 +85,23 @@ class Calls:
         self._loop = operator.loop
         self.clock = counters.clock
         self._latencies = counters.latencies
-        self.validate = validate
+        self._validate = validate
         self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
+        self._decisions = Decisions(options)
         self.counts = CallCounts(counters, redacted=options.redacted)
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing: RowSharing | None = None
-        self.ready: deque[Call] = deque()  # calls whose next attempt may begin
-        self._backing_off: set[Call] = set()
+        self._over = RowState.DONE  # the state of a row whose results are decided
+        self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
-        self.looks_at_results = options.retry is not None and options.retry.checks_results
-        self.deadlines = Deadlines(self._loop, self.clock, options.timeout, partial(self._due, self._expire))
-        self.attempt_deadlines = Deadlines(
+        self.deadlines = Deadlines[Row](self._loop, self.clock, options.timeout, partial(self._due, self._expire))
+        self._limits_attempts = options.attempt_timeout is not None
+        self._attempt_deadlines = Deadlines[Attempt](
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
-        self._limits_attempts = options.attempt_timeout is not None
         limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
         self.limit = min(limits_of_calls, default=math.inf)
         self.pause = min(LONGEST_PAUSE, self.limit)  # or deadlines would be seen too late
@@ -123,7 +114,7 @@ class Calls:
 
     def share(self, sharing: RowSharing) -> None:
         """Share calls between rows as this says, from now on."""
-        self._sharing = sharing
+        self._sharing, self._over = sharing, RowState.WRITING
 
     def use(self, invoker: Invoker) -> None:
         """The function is open: attempts call it by this."""
@@ -131,60 +122,13 @@ class Calls:
         if invoker.direct is not None:
             self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
 
-    # A call begins.
+    # Before an attempt.
 
-    @property
-    def backing_off(self) -> int:
-        """How many calls are in back-off."""
-        return len(self._backing_off)
-
-    @property
-    def has_new(self) -> bool:
-        """Whether the next ready call had no attempt yet."""
-        return bool(self.ready) and not self.ready[0].attempt
-
-    def next_ready(self) -> Call | None:
-        """The next call whose attempt may begin."""
-        while self.ready:
-            call = self.ready.popleft()
-            if type(call) is JointAttempt:
-                if call.keep([row for row in call.rows if self._may_go_on(row)]):
-                    return call
-            elif self._may_go_on(call):
-                return self._joint(call) if type(call) is Row and call.attempt and self._bounds.is_many else call
-        return None
-
-    def waits_for_more(self) -> bool:
-        """Whether the rows to be called again are few, and should wait a little for others: each call costs permits."""
-        if not (self._bounds.is_many and self.service.has_rate_limit):
-            return False
-        first = self.ready[0]
-        if type(first) is not Row or not first.attempt or len(self.ready) >= self._bounds.size:
-            return False
-        end = first.trouble.ready + GATHERED_FOR - TIMERS_EARLY
-        return self.clock() < end and not _is_too_late(first, end)
-
-    def _may_go_on(self, call: Call) -> bool:
-        """Whether a ready call still needs an attempt."""
-        if self._is_late(call):
-            self._expire(call)
-        return not (call.is_over or call.trouble.is_held or call.slot is not None)  # it may be twice among them
-
-    def _joint(self, row: Row) -> JointAttempt | None:
-        """An attempt of this row and of those behind it that are to be called again, as many as one call takes."""
-        rows, ready, bounds = [row], self.ready, self._bounds
-        weight = self.weight_of(row)
-        while weight is not None and ready and len(rows) < bounds.size:
-            other = ready[0]
-            if type(other) is not Row or not other.attempt:
-                break
-            if not self._may_go_on(ready.popleft()) or (more := self.weight_of(other)) is None:
-                continue
-            if (weight := weight + more) > bounds.most_weight:
-                ready.appendleft(other)
-                break
-            rows.append(other)
-        return self.next_ready() if weight is None else JointAttempt(rows)  # type: ignore[return-value]
+    def _may_go_on(self, row: Row) -> bool:
+        """Whether a row that is ready still needs an attempt."""
+        if self._is_late(row):
+            self._expire(row)
+        return row.state is RowState.READY
 
     def weight_of(self, row: Row) -> float | None:
         """What a row weighs in its batch; a row of which that cannot be told has failed."""
@@ -193,106 +137,128 @@ class Calls:
         try:
             return self._bounds.weight_of(row.record[0])
         except BaseException as error:  # code of the user's
-            self._not_called(row, error)
+            self._not_called([row], error)
             return None
 
-    def _not_called(self, call: Call, error: BaseException) -> None:
-        """Code of the user's that a call needs before it begins has failed, and so have its rows."""
+    def _not_called(self, rows: Sequence[Row], error: BaseException) -> None:
+        """Code of the user's that an attempt needs before it begins has failed, and so have its rows."""
         failure = Failure(error)
         self.counts.failure(failure)
-        self.conclude(call, [failure] * len(call.rows))
+        self.conclude(rows, [failure] * len(rows))
 
-    def begin(self, slot: CallSlot, call: Call) -> bool:
-        """Begin an attempt of a call, if the limits allow it now; if not, the call is the next of the ready calls.
+    def begin(self, slot: CallSlot, attempt: Attempt) -> bool:
+        """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready.
 
-        A call whose costs cannot be told has failed.
+        The rows of an attempt whose costs cannot be told have failed.
         """
         if self.service.is_free:
-            slot.began = self.clock()
+            attempt.began = self.clock()
             return True
-        if self._costs.of_each is None and call.trouble.costs is None:
-            try:
-                call.own_trouble().costs = self._costs.of(call.values)
-            except BaseException as error:  # code of the user's
-                self._not_called(call, error)
+        if attempt.costs is None:
+            attempt.costs = self._costs.of_each
+            if attempt.costs is None and not self._tell_costs(attempt):
                 return False
         may_begin = False
         try:
-            may_begin = self.service.try_begin(slot, call)
+            may_begin = self.service.try_begin(slot, attempt)
         except BudgetSpentError as error:
-            self.conclude(call, [Failure(error)] * len(call.rows))
+            self.conclude(attempt.rows, [Failure(error)] * len(attempt.rows))
             return False
         except BaseException:
-            self.ready.appendleft(call)
+            self.backlog.put_back(attempt)
             raise
         if not may_begin:
-            self.ready.appendleft(call)
+            self.backlog.put_back(attempt)
         return may_begin
 
-    def attempt(self, slot: CallSlot, call: Call) -> Awaitable[Any]:
-        """The next attempt of a call, which has begun in this slot, for the slot to await."""
-        now = slot.began
-        if call.trouble.parked is not None:
-            self._give_back(call)
-            self.counts.begins_again(call)
-        call.attempt = number = call.attempt + 1
-        slot.call, call.slot = call, slot
-        if type(call) is JointAttempt:
-            self._begin_jointly(call, slot, now)
-        elif (is_fresh := call.is_fresh) or number == 1:
-            if is_fresh:
-                self.start_deadline(call, now)
-            else:  # its deadline runs already
-                self._give_back(call)
-                call.started = now
-            if self._sharing is not None:
-                self._sharing.begins(call, now)
+    def _tell_costs(self, attempt: Attempt) -> bool:
+        """Whether the costs of an attempt can be told; if not, its rows have failed."""
+        try:
+            attempt.costs = self._costs.of(attempt.values)
+        except BaseException as error:  # code of the user's
+            self._not_called(attempt.rows, error)
+        return attempt.costs is not None
+
+    # It starts.
+
+    def starting(self) -> Callable[[CallSlot, Row, float], None]:
+        """Makes a function that starts the first attempt of a row that has just entered the queue.
+
+        Only for functions of one row and one result, where no limit has to be asked and no row shares its call.
+        """
+        # As `Row.open` and `start`, for most rows: what never changes is looked up once. The attempt is the slot's own.
+        timeout, deadlines, asks, calling = self._options.timeout, self.deadlines, self.asks, RowState.CALLING
+        attempts = self._attempt_deadlines if self._options.attempt_timeout is not None else None
+        watched = deadlines.line
+
+        def starts(slot: CallSlot, row: Row, now: float) -> None:
+            slot.attempt = row.attempt = attempt = slot.own
+            attempt.rows, attempt.began = (row,), now
+            row.attempts, row.counts, row.state, row.trouble = 1, True, calling, NO_TROUBLE
+            row.started = now
+            if timeout is None:
+                row.deadline = None
+            else:
+                watched[row] = row.deadline = deadline = now + timeout
+                if deadlines.timer is None:
+                    deadlines.watch_for(deadline)
+            if asks:
+                attempt.state = slot.begin_attempt(row.element)
+                attempt.state.started, attempt.state.deadline = now, row.deadline
+            if attempts is not None:
+                attempts.start(attempt, now)
+
+        return starts
+
+    def start(self, slot: CallSlot, attempt: Attempt) -> Awaitable[Any]:
+        """An attempt that may begin starts in this slot; returns what the slot has to await."""
+        now, rows = attempt.began, attempt.rows
+        slot.attempt, attempt.slot = attempt, slot
+        is_first = not rows[0].attempts
+        for row in rows:
+            if row.trouble.parked is not None:
+                self._give_back(row)
+                self.counts.unpark(row)
+            if row.started is None or not row.attempts:
+                self._start_time(row, now)
+            row.attempts += 1
+            row.attempt = attempt
+            row.counts = row is rows[0] if is_first else row.counts
+            row.move(RowState.CALLING)
+        if not is_first:
+            self.counts.starts_again(rows)
+            attempt.number = max(row.attempts for row in rows)
         if self.asks:
-            state = slot.begin_attempt(element_of(call), number)
-            state.started, state.deadline, state.is_batch = now, call.earliest_deadline(), len(call.rows) > 1
-            state.last_error = next((e for p in call.parts if (e := p.trouble.last_error) is not None), None)
+            state = attempt.state = slot.begin_attempt(attempt.element, attempt.number)
+            state.started, state.deadline, state.is_batch = now, _earliest(rows), len(rows) > 1
+            state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
         if self._limits_attempts:
-            self.attempt_deadlines.start(call, now)
+            self._attempt_deadlines.start(attempt, now)
         if self.function is not None:
-            return self.function(*call.record[0])  # type: ignore[attr-defined]
-        values = call.values
-        deliver = partial(self._delivered, slot, call, number)
-        return self._invoker.invoke(copied(values) if self._copies else values, deliver)
+            return self.function(*rows[0].record[0])
+        values = attempt.values
+        return self._invoker.invoke(copied(values) if self._copies else values, partial(self._delivered, attempt))
 
-    def _begin_jointly(self, call: JointAttempt, slot: CallSlot, now: float) -> None:
-        """An attempt of several calls begins: of each row, and no new call."""
-        self.counts.begins_jointly()
-        call.began = now
-        for row in call.rows:
+    def follow(self, row: Row, now: float) -> None:
+        """Start the deadline of a row that shares the call of another one."""
+        row.started, row.deadline = now, self.deadlines.start(row, now)
+        row.own_trouble().pauses = self.service.paused_seconds()
+
+    def _start_time(self, row: Row, now: float) -> None:
+        """The time of a row starts, and its deadline, but for a row that has followed another: that runs already."""
+        if row.started is not None:
             self._give_back(row)
-            self.counts.unparks(row)
-            self.counts.begins_for(row)
-            row.attempt += 1
-            row.slot = slot
-            if row.is_fresh:  # an outage has excused it
-                self.start_deadline(row, now)
-                if self._sharing is not None:
-                    self._sharing.begins(row, now)
+        else:
+            row.deadline = self.deadlines.start(row, now)
+            if row.trouble is not NO_TROUBLE:
+                row.trouble.idle = 0.0
+        row.started = now
+        if self._sharing is not None:
+            self._sharing.begins(row, now)
 
-    def follow(self, call: Call, now: float) -> None:
-        """Start the deadline of a call that shares the call of another one."""
-        self.start_deadline(call, now)
-        call.own_trouble().pauses = self.service.paused_seconds()
+    # It ends.
 
-    def start_deadline(self, call: Call, now: float) -> None:
-        """Start the time and the deadline of a call."""
-        call.started, call.is_fresh = now, False
-        if call.trouble is not NO_TROUBLE:
-            call.trouble.idle = 0.0
-        if (timeout := self._options.timeout) is not None:  # as `Deadlines.start`, once for each call
-            deadlines = self.deadlines
-            deadlines.line[call] = call.deadline = now + timeout
-            if deadlines.timer is None:
-                deadlines.watch_for(now + timeout)
-
-    # Its attempt ends.
-
-    def returning(self, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Row, Any], None]:
+    def returning(self, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
         """Makes a function that takes what the coroutine of a function of one row and one result has returned.
 
         Args:
@@ -300,566 +266,465 @@ class Calls:
         """
         # Most attempts end here: the first of their rows, in time, and their result is all that there is to it. What
         # never changes is looked up once.
-        clock, validate, latencies, service, asks = self.clock, self.validate, self._latencies, self.service, self.asks
-        watched, attempts, looks_at_results = self.deadlines.line, self.attempt_deadlines.line, self.looks_at_results
+        clock, validate, latencies, service, asks = self.clock, self._validate, self._latencies, self.service, self.asks
+        watched, attempts = self.deadlines.line, self._attempt_deadlines.line
+        looks_at_results, over = self._decisions.looks_at_results, self._over
 
-        def returned(slot: CallSlot, row: Row, result: Any) -> None:
+        def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
+            """Returns when the attempt has ended."""
+            (row,) = attempt.rows
             now, deadline = clock(), row.deadline
             if (
                 row.trouble is not NO_TROUBLE
                 or (deadline is not None and now - ROUNDING > deadline)
-                or (attempts and now - ROUNDING > attempts.get(row, now))
-                or (asks and (slot.state.side or slot.state.spent))
+                or (attempts and now - ROUNDING > attempts.get(attempt, now))
+                or (asks and (attempt.state.side or attempt.state.spent))  # type: ignore[union-attr]
                 or looks_at_results
             ):
-                self.coroutine_ended(slot, row, [(result,)], None)
-                return
+                self.coroutine_ended(slot, attempt, [(result,)], None)
+                return now
             try:
                 value = result if validate is None else validate(result)
             except BaseException as error:  # to check it again would run code of the user's again
-                if slot.costs is not None:  # it has its price, though it does not fit
-                    service.spending.settle(slot, row, (result,), None, is_cut=False)
-                self.coroutine_ended(slot, row, None, error)
-                return
-            slot.call = row.slot = None
-            row.is_over = True
-            if slot.costs is not None:
-                service.spending.settle(slot, row, (result,), None, is_cut=False)
-            if slot.has_asked:
-                service.ended(slot, None, now)
+                if attempt.is_settled:  # it has its price, though it does not fit
+                    service.spending.settle(attempt, (result,), None, is_cut=False)
+                self.coroutine_ended(slot, attempt, None, error)
+                return now
+            slot.attempt = row.attempt = None
+            row.state = over
+            if attempt.reserved is not None:
+                service.spending.settle(attempt, (result,), None, is_cut=False)
+            if attempt.has_asked:
+                service.ended(attempt, None, now)
                 if service.held_failures is not None:
                     self.evaluate_held()
-            latencies.append(now - row.started)
+            latencies.append(now - row.started)  # type: ignore[operator]
             if deadline is not None:
                 del watched[row]
             if attempts:
-                attempts.pop(row, None)
+                attempts.pop(attempt, None)
             try:
                 complete(row, value)
             except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
                 self._operator.fail(error)
+            return now
 
         return returned
 
     def coroutine_ended(
-        self, slot: CallSlot, call: Call, results: Sequence[Results] | None, error: BaseException | None
+        self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
     ) -> None:
         """The coroutine of an attempt is over."""
         if slot.abandoned:
             return
-        if slot.call is call:
-            self._end(call, slot, results, error)
+        if slot.attempt is attempt:
+            self._end(attempt, results, None if error is None else Failure(error))
             return
-        if slot in call.trouble.running_on:  # a ResultFuture has ended the attempt before
-            call.trouble.running_on = [one for one in call.trouble.running_on if one is not slot]
-            if call.is_over and not call.trouble.running_on:  # the deadline was for its coroutine
-                self.deadlines.stop(call)
+        for row in attempt.rows:  # a ResultFuture has ended the attempt before
+            if slot in row.trouble.running_on:
+                row.trouble.running_on = [one for one in row.trouble.running_on if one is not slot]
+                if row.is_over and not row.trouble.running_on:  # the deadline was for its coroutine
+                    self.deadlines.stop(row)
 
-    def _delivered(
-        self, slot: CallSlot, call: Call, attempt: int, results: Results | None, error: BaseException | None
-    ) -> None:
+    def _delivered(self, attempt: Attempt, results: Results | None, error: BaseException | None) -> None:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
-        if slot.call is call and call.attempt == attempt and not slot.abandoned:  # not a future of an earlier attempt
-            trouble = call.own_trouble()
+        slot = attempt.slot
+        if slot.attempt is attempt and not slot.abandoned:
+            trouble = attempt.rows[0].own_trouble()
             trouble.running_on = [*trouble.running_on, slot]
-            self._end(call, slot, None if results is None else [results], error)
-            self._operator.pump()
+            failure = None if error is None else Failure(error)
+            self._end(attempt, None if results is None else [results], failure)
 
-    def _end(self, call: Call, slot: CallSlot, results: Sequence[Results] | None, error: BaseException | None) -> None:
-        """The attempt of a call in a slot has ended, in time or not."""
-        slot.call = None
-        for part in call.parts:
-            part.slot = None
-        failure = None if error is None else Failure(error)
-        if slot.costs is not None or slot.state.spent:
-            seen_results = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
-            self.service.spending.settle(slot, call, seen_results, failure, is_cut=False)
-        seen = failure
-        if results is not None and len(call.rows) > 1:
-            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
-            seen = None if usual is None else Failure(usual)
-        if slot.has_asked or seen is not None:
-            self._report_end(slot, seen)
-        self._outcome(call, results, failure, slot.state.side)
-
-    def _report_end(self, slot: CallSlot, failure: Failure | None) -> None:
-        """Report the end of an attempt to the limits."""
-        self.service.ended(slot, failure, self.clock())
-        if self.service.held_failures is not None:
-            self.evaluate_held()
-
-    def _outcome(
-        self,
-        call: Call,
-        results: Sequence[Results] | None,
-        failure: Failure | None,
-        side: Sequence[SideRecord] = (),
-    ) -> None:
+    def _end(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None) -> None:
         """An attempt has ended, in time or not.
 
         Args:
             failure: of the attempt as a whole; None if each row has an outcome of its own.
         """
+        now = self.clock()
+        attempt.slot.attempt = None
+        limit = self._attempt_deadlines.stop(attempt) if self._limits_attempts else None
+        if attempt.is_settled:
+            seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
+            self.service.spending.settle(attempt, seen, failure, is_cut=False)
+        reported = failure
+        if results is not None and len(results) > 1:
+            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
+            reported = None if usual is None else Failure(usual)
+        if attempt.has_asked or reported is not None:
+            self._report(attempt, reported, now)
         # The clock decides, not the timer: after a call has blocked the loop, a late result may come before its timer.
-        now = self.clock() - ROUNDING
-        if call.deadline is not None and now > call.deadline:
-            self._expire(call)  # the loop was too busy to notice it in time
-            return
-        if self._limits_attempts and now > (self.attempt_deadlines.stop(call) or now):
-            self._attempt_expired(call)
-            return
-        if call.is_over:
-            return
-        outcomes: Sequence[Outcome]
-        if failure is None:
-            outcomes, first = self._checker.checked(results or (), side)
+        if limit is not None and now - ROUNDING > limit:
+            self._decide(attempt, None, self._limit_failure(attempt), now)
         else:
-            outcomes, first = [failure] * len(call.rows), failure
-        if type(call) is JointAttempt or (type(call) is Batch and failure is None and first is not None):
-            self._decide_each(call, results, outcomes, failure, now)
-        else:
-            self._decide(call, results, outcomes, first, now)
+            self._decide(attempt, results, failure, now)
 
-    def _decide(
-        self,
-        call: Call,
-        results: Sequence[Results] | None,
-        outcomes: Sequence[Outcome],
-        failure: Failure | None,
-        now: float,
-    ) -> None:
-        """An attempt has ended in time: the rows are done, or the call is tried again.
+    def _cut(self, attempt: Attempt) -> None:
+        """An attempt is given up: nobody waits for its end."""
+        attempt.slot.attempt = None
+        self._attempt_deadlines.stop(attempt)
+        if attempt.is_settled:
+            self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+        self.pool.abandon(attempt.slot)
+        self._report(attempt, _NO_ANSWER, self.clock())
+
+    def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
+        """Report the end of an attempt to the limits."""
+        self.service.ended(attempt, failure, now)
+        if self.service.held_failures is not None:
+            self.evaluate_held()
+
+    # What becomes of its rows.
+
+    def _decide(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None, now: float) -> None:
+        """An attempt has ended: each of its rows is done, or goes on.
 
         Args:
-            results: as the function gave them.
-            outcomes: of each row, checked.
-            failure: of the call, or of its first row that has one.
+            results: as the function gave them; an exception where a row has one.
+            failure: of the attempt as a whole; None if each row has an outcome of its own.
         """
-        if failure is None and not self.looks_at_results:
-            self._complete(call, outcomes, outcomes, now)  # type: ignore[arg-type]
+        rows, numbers = attempt.rows, list[int]()
+        if len(rows) > 1 or not rows[0].counts:
+            self.counts.ends_for_many(attempt, now)
+        for number, row in enumerate(rows):
+            if row.attempt is attempt:
+                row.attempt = None
+                if row.deadline is not None and now - ROUNDING > row.deadline:  # the loop was too busy to notice it
+                    self._expire(row)
+                elif row.state is RowState.CALLING:
+                    numbers.append(number)
+        if not numbers:
             return
         if failure is not None:
             self.counts.failure(failure)
-        delay, outcomes = self._delay_of(call, results, outcomes, failure, now, self._rng.random())
-        if delay is not None:
-            self._back_off(call.parts, delay)
-        elif type(call) is Batch and outcomes[0] is failure and len(call.rows) > 1 and self._may_split(failure):
-            self._take_apart(call, True, now)
-            self._halve(call.rows, failure)
-            self._watch_each(call.rows)
-        else:
-            self.conclude(call, outcomes)
+            self._decide_bad(attempt, numbers, [], [failure] * len(rows), now)
+            return
+        assert results is not None
+        outcomes = self._checker.checked(results, () if attempt.state is None else attempt.state.side)
+        good = [number for number in numbers if type(outcomes[number]) is not Failure]
+        if good:
+            done = [rows[number] for number in good]
+            self._decide_good(done, [results[number] for number in good], [outcomes[number] for number in good], now)  # type: ignore[misc]
+        if len(good) < len(numbers):
+            bad = [number for number in numbers if type(outcomes[number]) is Failure]
+            self.counts.failures([outcomes[number] for number in bad])  # type: ignore[misc]
+            self._decide_bad(attempt, bad, results, outcomes, now)
 
-    def _decide_each(
+    def _decide_good(
+        self, rows: Sequence[Row], results: Sequence[Results], outcomes: Sequence[Results], now: float
+    ) -> None:
+        """These rows of an attempt have results: they are done, or called again as a predicate does not accept them."""
+        decision: Decision = Ending.DONE
+        if self._decisions.looks_at_results:
+            seen, way = self._invoker.seen_by_retry(results), _way(rows)
+            try:
+                decision = self._decisions.of_result(
+                    seen, way, now, self._rng.random(), is_kept=self._sharing is not None
+                )
+            except BaseException as own:  # the predicate failed
+                self.conclude(rows, [Failure(own)] * len(rows))
+                return
+            if type(decision) is RetryAt:
+                self.service.unsatisfied(now)
+                self._call_again(rows, decision, seen, now, together=True)
+                return
+        if decision is Ending.UNKEPT and self._sharing is not None:
+            for row in rows:
+                self._sharing.leaves(row)
+        self._complete(rows, outcomes, outcomes, now)
+
+    def _decide_bad(
         self,
-        call: Batch,
-        results: Sequence[Results] | None,
-        outcomes: Sequence[Outcome],
-        failure: Failure | None,
+        attempt: Attempt,
+        numbers: Sequence[int],
+        results: Sequence[Results],
+        outcomes: Sequence[Any],
         now: float,
     ) -> None:
-        """The same for an attempt whose rows go on each for itself.
+        """These rows of an attempt have failed: they are called again, alone or together, or have failed for good.
 
         Args:
-            failure: of the attempt as a whole; None if each row has an outcome of its own.
+            results: empty if the attempt has failed as a whole; then all rows have one failure.
         """
-        if type(call) is JointAttempt:
-            self.counts.ended_jointly(call, now)
-        else:
-            errors = [outcome.error for outcome in outcomes if type(outcome) is Failure]
-            self._take_apart(call, usual_error(errors, len(outcomes)) is not None, now)
-        good, bad = list[int](), list[int]()
-        for number, (row, outcome) in enumerate(zip(call.rows, outcomes, strict=True)):
-            if not row.is_over and row.deadline is not None and now > row.deadline:
-                self._expire(row)
-            if not row.is_over:
-                (bad if type(outcome) is Failure else good).append(number)
-        self.counts.failures_of_rows([failure] if failure is not None else [outcomes[number] for number in bad])
-        if good:
-            done = JointAttempt([call.rows[number] for number in good])
-            self._decide(done, [results[number] for number in good], [outcomes[number] for number in good], None, now)  # type: ignore[index]
+        # Rows that have come the same way, and have failed together, are decided about once.
+        is_whole = not results
+        alike: dict[Any, list[Row]] = {}
+        for number in numbers:
+            row = attempt.rows[number]
+            alike.setdefault((_way([row]), numbers[0] if is_whole else number), []).append(row)
         draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
-        later: dict[float, list[Call]] = {}
+        may_split = is_whole and len(numbers) > 1 and not self.service.is_broken
+        later: dict[tuple[RetryAt, Any], list[Row]] = {}
         to_split: list[Row] = []
-        throttled = self.counts.throttled_attempts
-        for number in bad:
-            row, outcome = call.rows[number], outcomes[number]
-            assert type(outcome) is Failure
-            result = None if results is None else [results[number]]
-            delay, (stands,) = self._delay_of(row, result, [outcome], outcome, now, draw)
-            if delay is not None:
-                later.setdefault(delay, []).append(row)
-            elif stands is failure and len(bad) > 1 and self._may_split(failure):
-                to_split.append(row)
+        for (way, number), rows in alike.items():
+            failure: Failure = outcomes[number]
+            if (code := failure.answer.quota) is not None:
+                failure = Failure(self._policy.used_up(failure.error, code))
+            seen = None if is_whole else self._invoker.seen_by_retry([results[number]])
+            try:
+                is_down = self.service.held_failures is not None and self.service.looks_down(failure)
+                decision = self._decisions.of_failure(
+                    failure, way, now, draw, seen=seen, may_split=may_split, is_down=is_down
+                )
+            except BaseException as own:  # a predicate of the retry strategy failed
+                failure, decision = Failure(own), Ending.DONE
+            if type(decision) is RetryAt:
+                later.setdefault((decision, failure.error), []).extend(rows)
+            elif decision is Ending.SPLIT:
+                to_split += rows
+            elif decision is Ending.HOLD:
+                self._hold(rows, [failure] * len(rows), failure)
             else:
-                self.conclude(row, [stands])
-        self.counts.throttled_attempts = min(throttled + 1, self.counts.throttled_attempts)
-        for delay, rows in later.items():
-            self._back_off(rows, delay)
-        self._halve(to_split, failure)
-        self._watch_each(call.rows)
+                self.conclude(rows, [failure] * len(rows))
+        if later:
+            self.counts.refused(any(decision.is_refusal for decision, _ in later))
+        for (decision, last), rows in later.items():
+            self._call_again(rows, decision, last, now, together=1 < len(rows) == len(attempt.rows))
+        if to_split:
+            self._halve(to_split, outcomes[numbers[0]], now)
 
-    def _take_apart(self, call: Batch, has_failed: bool, now: float) -> None:
-        """A call of many rows is over; its rows that are not done go on alone."""
-        call.release()
-        self.deadlines.stop(call)
-        self.counts.ended_in_part(call, has_failed, now)
-
-    def _watch_each(self, rows: Sequence[Row]) -> None:
-        """Each row that goes on alone has a timer of its own, unless it has one from an earlier attempt."""
-        now = self.clock()
+    def _call_again(self, rows: Sequence[Row], decision: RetryAt, last: Any, now: float, *, together: bool) -> None:
+        """Another attempt of these rows follows; `last`: what the one before has ended with."""
         for row in rows:
-            if not row.is_over and row.deadline is not None and row.trouble.timer is None:
-                row.trouble.timer = self._loop.call_later(row.deadline - now, self._expire_late, row)
+            trouble = self._park(row, last, now)
+            if decision.is_refusal:
+                trouble.uncounted += 1
+                if trouble.refused is None:
+                    trouble.refused = now
+            else:
+                trouble.waited += decision.delay
+                if self.service.is_broken:
+                    self._renew(row)
+        if self.asks:
+            self._forget_frames(last)
+        self.backlog.back_off(rows, decision.delay, together=together)
 
-    def _may_split(self, failure: Failure | None) -> bool:
-        """Whether a call that has so failed as a whole is split, to find the rows because of which it did."""
-        if failure is None or not self._options.split_failed or self.service.is_broken:
-            return False
-        return not (failure.is_no_rows_fault or issubclass(type(failure.error), ResultError))
-
-    def _halve(self, rows: Sequence[Row], failure: Failure | None) -> None:
+    def _halve(self, rows: Sequence[Row], failure: Failure, now: float) -> None:
         """Call each half of these rows, whose call has so failed as a whole."""
         middle = len(rows) // 2
         for half in (rows[:middle], rows[middle:]):
             for row in half:
-                self._note_last(row, failure, None)
-                self._park(row)
-            if half:
-                self.ready.append(JointAttempt(half))
-        if failure is not None:
-            self._forget_frames(failure.error)
-        self.pool.wake()
+                self._park(row, failure.error, now)
+            self.backlog.put(Attempt(half))
+        self._forget_frames(failure.error)
 
-    def _delay_of(
-        self,
-        call: Call,
-        results: Sequence[Results] | None,
-        outcomes: Sequence[Outcome],
-        failure: Failure | None,
-        now: float,
-        draw: float,
-    ) -> tuple[float | None, Sequence[Outcome]]:
-        """Seconds until the next attempt of a call, None if none follows; and the outcomes that stand then."""
-        if failure is not None:
-            if (code := failure.answer.quota) is not None:
-                return None, [Failure(self._policy.used_up(failure.error, code))] * len(call.rows)
-            if (refusal := self.service.refusal_of(failure)) is not None:
-                if (wait := self._refused(call, refusal)) is not None:
-                    self._note_last(call, failure, results)
-                return wait, outcomes
-        try:
-            delay = self._next_delay(call, failure, results, draw)
-        except BaseException as own:  # a predicate of the retry strategy failed
-            return None, [Failure(own)] * len(call.rows)
-        if delay is not None:
-            self._note_last(call, failure, results)
-            if failure is None:
-                self.service.unsatisfied(now)
-            for part in call.parts:
-                part.own_trouble().waited += delay
-                if self.service.is_broken:
-                    self._renew(part)
-        return delay, outcomes
-
-    def _note_last(self, call: Call, failure: Failure | None, results: Sequence[Results] | None) -> None:
-        """Keep what an attempt has ended with for the next one, if the function can ask for it."""
+    def _park(self, row: Row, last: Any, now: float) -> Trouble:
+        """No attempt of a row is under way; `last`: what the last one has ended with, for the next one to ask."""
+        trouble = row.own_trouble()
+        trouble.parked, trouble.pauses = now, self.service.paused_seconds()
         if self.asks:
-            last = self._invoker.seen_by_retry(results or ()) if failure is None else failure.error
-            for part in call.parts:
-                part.own_trouble().last_error = last
+            trouble.last_error = last
+        return trouble
 
-    def _forget_frames(self, error: Any) -> None:
+    def _forget_frames(self, last: Any) -> None:
         """Let go of what the frames of a noted error keep alive, once it is decided about all rows that have it."""
-        if self.asks and error is not self._ends_with:
-            forget_frames(error)
+        if self.asks and last is not self._ends_with:
+            forget_frames(last)
 
-    def _refused(self, call: Call, refusal: Refusal) -> float | None:
-        """Seconds for which a refused call waits alone, without using an attempt; None if it has failed."""
-        now, trouble = self.clock(), call.own_trouble()
-        if trouble.refused is None:
-            trouble.refused = now
-        end = trouble.refused + MOST_REFUSED if call.deadline is None else call.deadline
-        if not refusal.may_retry or now + refusal.seconds >= end:
-            return None
-        trouble.uncounted += 1
-        self.counts.throttled_attempts += 1
-        return refusal.seconds
-
-    def _next_delay(
-        self, call: Call, failure: Failure | None, results: Sequence[Results] | None, draw: float
-    ) -> float | None:
-        """Seconds until the next attempt; None if no attempt follows."""
-        retry = self._options.retry
-        if retry is None or (
-            not retry.checks_results if failure is None else failure.is_fatal or failure.fault in OF_LOOPS
-        ):
-            return None
-        now, number = self.clock(), call.counted_attempts
-        result = None if results is None else self._invoker.seen_by_retry(results)
-        error, asked = (None, None) if failure is None else (failure.error, failure.answer.wait)
-        attempt = EndedAttempt(number, now - call.started, call.trouble.waited, error, result, asked)
-        delay = retry.next_delay(attempt, draw)
-        if delay is not None and not _is_too_late(call, now + delay):
-            return delay
-        # An attempt that could not begin before the deadline is not waited for.
-        if error is None and self._sharing is not None and retry.asks_again(attempt):
-            self._sharing.leaves(call)  # the result stands for this row, and is not kept
-        return None
-
-    def _back_off(self, calls: Sequence[Call], seconds: float) -> None:
-        for call in calls:
-            self._park(call)
-            self._forget_frames(call.trouble.last_error)
-        self._backing_off.update(calls)
-        self._operator.waiting_has_changed()
-        self._loop.call_later(seconds, self._retry, calls)
-
-    def _retry(self, calls: Sequence[Call]) -> None:
-        self._backing_off.difference_update(calls)
-        self._operator.waiting_has_changed()
-        now = self.clock()
-        for call in calls:
-            call.own_trouble().ready = now
-        self.ready.extend(calls)
-        self.pool.wake()
-        if self._bounds.is_many and self.service.has_rate_limit:
-            self._loop.call_later(GATHERED_FOR, self.pool.wake)
-
-    def _park(self, call: Call) -> None:
-        """No attempt of the call is under way."""
-        self.counts.parks(call)
-        call.own_trouble().pauses = self.service.paused_seconds()
-
-    def _give_back(self, call: Call) -> None:
-        """Move the deadline of a call by the time that it has spent in pauses of all calls."""
-        pauses, trouble = self.service.paused_seconds(), call.own_trouble()
+    def _give_back(self, row: Row) -> None:
+        """Move the deadline of a row by the time that it has spent in pauses of all calls."""
+        pauses, trouble = self.service.paused_seconds(), row.own_trouble()
         spent, trouble.pauses = pauses - trouble.pauses, pauses
-        if call.deadline is not None:
-            call.deadline += spent
+        if spent and row.deadline is not None:
+            row.deadline += spent
+            self.deadlines.move(row, row.deadline)
 
-    def conclude(
-        self,
-        call: Call,
-        outcomes: Sequence[Outcome],
-        cause: Failure | None = None,
-        *,
-        may_hold: bool = True,
-    ) -> None:
-        """No attempt follows: errors become results as `on_error` says, row by row.
+    # It is done.
 
-        Args:
-            cause: the failure of a call whose outcomes were made by `on_timeout`.
-            may_hold: whether the call may be held until it is known whether its service is dead.
-        """
-        if type(call) is JointAttempt:
-            for row, outcome in zip(call.rows, outcomes, strict=True):
-                self.conclude(row, [outcome], cause, may_hold=may_hold)
-            return
-        if (
-            may_hold
-            and self.service.held_failures is not None
-            and self.service.held_failures.hold(call, outcomes, cause)
-        ):
-            if not call.trouble.running_on:
-                self.deadlines.stop(call)
-            self._park(call)
-            self._loop.call_soon(self.evaluate_held)
-            return
+    def conclude(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> None:
+        """No attempt follows: errors become results as `on_error` says, row by row."""
         completed: list[Results] = []
         failed: list[BaseException] = []
-        for outcome in outcomes:
-            if type(outcome) is Failure:
-                if self._policy.fails_task(outcome):
-                    self._ends_with = outcome.error
-                    self.counts.failed_task(call)
-                    self.counts.ends_task(outcome.error, None if outcome.is_no_rows_fault else "on_error")
-                    self._operator.fail(self._policy.task_error(outcome, call.attempt, call.values))
-                    return
-                result = self._policy.result(outcome, call.attempt, call.elapsed(self.clock()))
-                self.counts.failed(result)
-                if type(outcome.error) is BudgetSpentError:
-                    self.counts.unpaid()
-                else:
-                    failed.append(outcome.error)
-                completed.append((result,))
-            else:
+        now = self.clock()
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if type(outcome) is not Failure:
                 completed.append(outcome)
-        if failed and call.attempt and not call.trouble.is_part:
-            self.counts.call_failed()
+                continue
+            on_error = self._policy.of(outcome)
+            if on_error is OnError.RAISE:
+                self._ends_with = outcome.error
+                self.counts.failed_task(rows)
+                self.counts.ends_task(outcome.error, None if outcome.is_no_rows_fault else "on_error")
+                self._operator.fail(self._policy.task_error(outcome, row.attempts, [one.record[0] for one in rows]))
+                return
+            result = self._policy.result(outcome, on_error, row.attempts, row.elapsed(now))
+            is_unpaid = type(outcome.error) is BudgetSpentError
+            self.counts.failed(row, result, is_unpaid=is_unpaid)
+            if not is_unpaid:
+                failed.append(outcome.error)
+            completed.append((result,))
         if self.service.failures is not None:
-            self.service.failures.note(failed, len(call.rows))
-        self._complete(call, completed, outcomes, self.clock())
+            self.service.failures.note(failed, len(rows))
+        self._complete(rows, completed, outcomes, now)
 
-    def _complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Outcome], now: float) -> None:
-        """The rows of the call have their results."""
-        if type(call) is JointAttempt:
-            for row, results in zip(call.rows, completed, strict=True):
-                self._over(row, [results], now)
-        else:
-            self._over(call, completed, now)
-        if self._sharing is not None:
-            self._sharing.complete(call, completed, outcomes)
-        else:
-            for row, results in zip(call.rows, completed, strict=True):
+    def _complete(
+        self, rows: Sequence[Row], completed: Sequence[Results], outcomes: Sequence[Outcome], now: float
+    ) -> None:
+        """These rows have their results."""
+        self.counts.ended(rows, completed, now)
+        over, sharing = self._over, self._sharing
+        for row in rows:
+            row.move(over)
+            if not row.trouble.running_on:
+                self.deadlines.stop(row)
+        for row, results, outcome in zip(rows, completed, outcomes, strict=True):
+            if sharing is None:
                 row.complete(results)
+            else:
+                sharing.complete(row, results, outcome)
         self._operator.pump()
 
-    def _over(self, call: Call, completed: Sequence[Results], now: float) -> None:
-        trouble = call.trouble
-        call.is_over = True
-        if not call.attempt or trouble.is_part:
-            self.counts.uncalled(completed)
-        else:
-            self.counts.ended(call, completed, now)
-        if trouble.timer is not None:
-            trouble.timer.cancel()
-            trouble.timer = None
-        if not trouble.running_on:
-            self.deadlines.stop(call)
+    # Its deadline comes, or the limit of its attempt.
 
-    def _due(self, end: Callable[[Call], None], call: Call) -> None:
+    def _due(self, end: Callable[[Any], None], one: Row | Attempt) -> None:
         try:
-            end(call)
+            end(one)
         except BaseException as error:  # a timer's exception would only be logged
             self._operator.fail(error)
 
-    def _expire(self, call: Call) -> None:
-        """The deadline of a call has come: its rows are done, whatever still runs for them."""
-        if call.is_waiting:
-            self._give_back(call)
-        if not (call.is_over or call.deadline is None or self._is_late(call)):  # the deadline was moved
-            self._loop.call_later(call.deadline - self.clock(), self._expire_late, call)
+    def _expire(self, row: Row) -> None:
+        """The deadline of a row has come: it is done, whatever still runs for it."""
+        is_at_work = row.state is RowState.CALLING
+        if not (row.is_over or is_at_work):
+            self._give_back(row)
+        if not (row.is_over or row.deadline is None or self._is_late(row)):  # the deadline was moved
+            self.deadlines.move(row, row.deadline)
             return
-        goes_on = self._abandon_slots(call)
-        self.attempt_deadlines.stop(call)
-        if not (call.is_over or call.trouble.is_held or self._renewed_by_outage(call)):
-            self._time_out(call, goes_on=goes_on)
+        for slot in row.trouble.running_on:  # their attempts have ended before
+            self.pool.abandon(slot)
+        if row.trouble.running_on:
+            row.trouble.running_on = ()
+        attempt: Attempt | None = row.attempt
+        goes_on = attempt is not None and attempt.leave(row)
+        if attempt is not None and not goes_on:
+            self._cut(attempt)
+        if self.service.is_broken and not (row.is_over or is_at_work):
+            self._renew(row)  # it is late because its service is dead
+        elif not row.is_over and row.state is not RowState.HELD:
+            self._time_out(row, goes_on=goes_on)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
-    def _expire_late(self, call: Call) -> None:
-        """A deadline that was moved may have come; if the call began anew another one runs."""
-        if not (call.is_over or call.deadline is None):
-            self._due(self._expire, call)
+    def _time_out(self, row: Row, *, goes_on: bool) -> None:
+        """A row is late; its attempt may go on for other rows."""
+        if self._sharing is not None:
+            self._sharing.leaves(row)  # the answer of `on_timeout` is for this row alone
+        late = Failure(AsyncTimeoutError(f"no result within {self._options.timeout:g} s"))
+        answer = self._checker.late(self._invoker, row, late.error)
+        failure = answer if type(answer) is Failure else late
+        is_at_work = row.trouble.parked is None  # or the call that it follows
+        self.counts.timed_out(row, failure if failure is answer and is_at_work and not goes_on else None)
+        # A row that waits for its turn says nothing about the service.
+        if is_at_work and not failure.is_no_rows_fault and any(map(self.service.looks_down, (failure, late))):
+            self._hold([row], [answer], failure)
+        else:
+            self.conclude([row], [answer])
 
-    def _attempt_expired(self, call: Call) -> None:
+    def _attempt_expired(self, attempt: Attempt) -> None:
         """The limit of an attempt has come: this is an outcome like an exception, and may be retried."""
-        if self._is_late(call):
-            self._expire(call)
-            return
-        self._abandon_slots(call)
-        self.attempt_deadlines.stop(call)
-        self.counts.attempt_timed_out(call)
-        limit = self._options.attempt_timeout
-        error = AsyncTimeoutError(f"attempt {call.attempt} gave no result within {limit:g} s")
-        self._outcome(call, None, Failure(error))
+        self._cut(attempt)
+        self._decide(attempt, None, self._limit_failure(attempt), self.clock())
         self.pool.wake()
 
-    def _is_late(self, call: Call) -> bool:
+    def _limit_failure(self, attempt: Attempt) -> Failure:
+        self.counts.attempt_timed_out()
+        limit = self._options.attempt_timeout
+        return Failure(AsyncTimeoutError(f"attempt {attempt.number} gave no result within {limit:g} s"))
+
+    def _is_late(self, row: Row) -> bool:
         """Whether the deadline has come, though its timer may not have fired."""
-        return call.deadline is not None and self.clock() + ROUNDING >= call.deadline
+        return row.deadline is not None and self.clock() + ROUNDING >= row.deadline
 
-    def _renewed_by_outage(self, call: Call) -> bool:
-        """Let all time of a call begin anew if it is late because its service is dead; returns whether that is so."""
-        if not (self.service.is_broken and call.is_waiting):
-            return False
-        self._renew(call)
-        return True
+    # Its service may be dead.
 
-    def _time_out(self, call: Call, *, goes_on: bool) -> None:
-        """A call is late; its attempt may go on for other rows."""
-        if self._sharing is not None:
-            self._sharing.leaves(call)  # the answer of `on_timeout` is for this row alone
-        error = AsyncTimeoutError(f"no result within {self._options.timeout:g} s")
-        answers = [self._checker.late(self._invoker, call, row.element, error) for row in call.rows]  # type: ignore[arg-type]
-        is_at_work = call.trouble.parked is None  # or the call that it follows
-        self.counts.timed_out(call, answers, goes_on=goes_on)
-        # A call that waits for its turn says nothing about the service.
-        self.conclude(call, answers, Failure(error), may_hold=is_at_work)
-
-    def _abandon_slots(self, call: Call) -> bool:
-        """End the attempt of a call that is given up; returns whether it goes on, as it is that of other rows too."""
-        for slot in call.trouble.running_on:  # their attempts have ended before
-            self.pool.abandon(slot)
-        if call.trouble.running_on:
-            call.trouble.running_on = ()
-        if (slot := call.slot) is not None:
-            for part in call.parts:
-                part.slot = None
-            call.slot = None
-            if (whole := slot.call) is not call:
-                if any(row.slot is slot for row in whole.rows):
-                    return True
-                whole.slot = None
-                self.attempt_deadlines.stop(whole)
-            if slot.costs is not None or slot.state.spent:
-                self.service.spending.settle(slot, whole, None, _NO_ANSWER, is_cut=True)
-            slot.call = None
-            self.pool.abandon(slot)
-            self._report_end(slot, _NO_ANSWER)
-        return False
+    def _hold(self, rows: Sequence[Row], outcomes: Sequence[Outcome], failure: Failure) -> None:
+        """Rows have failed, and are held until it is known whether their service is dead."""
+        assert self.service.held_failures is not None
+        for row, outcome in zip(rows, outcomes, strict=True):
+            self._park(row, None, self.clock())
+            row.move(RowState.HELD)
+            if not row.trouble.running_on:
+                self.deadlines.stop(row)
+            self.service.held_failures.hold(row, outcome, failure)
+        self._loop.call_soon(self.evaluate_held)
 
     def evaluate_held(self) -> None:
-        """Decide about held calls: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
+        """Decide about held rows: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
         held = self.service.held_failures
         if held is None:
             return
-        for call, failure in held.excused():  # they are tried as if they had had no attempt
-            self._renew(call)
-            self._note_last(call, failure, None)
-            self._forget_frames(failure.error)
-            self._retry([call])
+        for row, failure in held.excused():  # they are tried as if they had had no attempt
+            self._renew(row)
+            if self.asks:
+                row.own_trouble().last_error = failure.error
+                self._forget_frames(failure.error)
+            self.backlog.again([row])
         self._fail_held(held.failed())
         if self.service.is_broken is not self._was_broken:
             self._was_broken = self.service.is_broken
-            for call in [*self._backing_off, *self.ready]:
-                for part in call.parts:
-                    if not (part.is_over or part.slot is not None):  # it has waited for the service to come back
-                        self._renew(part)
-        if self.pool.is_idle and not (self.ready or self._backing_off or self._operator.has_rows()):
+            for row in self.backlog.rows:  # it has waited for the service to come back
+                self._renew(row)
+        if self.pool.is_idle and not (self.backlog.is_waiting or self._operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
-    def _fail_held(self, failed: Iterable[tuple[Call, Sequence[Outcome]]]) -> None:
-        for call, outcomes in failed:
-            self.conclude(call, outcomes, may_hold=False)
+    def _fail_held(self, failed: Iterable[tuple[Row, Outcome]]) -> None:
+        for row, outcome in failed:
+            self.conclude([row], [outcome])
 
-    def _renew(self, call: Call) -> None:
-        """Let all time of the call, and of the calls that share it, begin anew with its next attempt."""
-        for one in (call, *(() if self._sharing is None else self._sharing.renewed(call))):
+    def _renew(self, row: Row) -> None:
+        """Let all time of the row, and of the rows that share it, begin anew with its next attempt."""
+        for one in (row, *(() if self._sharing is None else self._sharing.renewed(row))):
             self.deadlines.stop(one)
-            one.deadline, one.is_fresh, trouble = None, True, one.own_trouble()
-            trouble.uncounted, trouble.waited, trouble.refused = one.attempt, 0.0, None
-            trouble.is_held, trouble.is_excused = False, trouble.is_excused or one.attempt > 0
+            one.started = one.deadline = None
+            trouble = one.own_trouble()
+            trouble.uncounted, trouble.waited, trouble.refused = one.attempts, 0.0, None
+            trouble.is_excused = trouble.is_excused or one.attempts > 0
 
     # Figures, and the end.
 
     def count_open(self) -> None:
         """Bring up to date how long the open calls have taken."""
-        self.counts.count_open(self._open_calls())
+        self.counts.count_open(self._open_rows())
 
     def abandon(self) -> None:
         """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
-        self.counts.abandon(self._open_calls())
+        self.counts.abandon(self._open_rows())
         for slot in self.pool.at_work:
-            if slot.call is not None and (slot.costs is not None or slot.state.spent):
-                self.service.spending.settle(slot, slot.call, None, _NO_ANSWER, is_cut=True)
-            slot.call = None
+            if (attempt := slot.attempt) is not None:
+                slot.attempt = None
+                if attempt.is_settled:
+                    self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
 
-    def _open_calls(self) -> list[Call]:
-        """The calls that are not over."""
-        at_work = (slot.call for slot in self.pool.at_work if slot.call is not None)
-        found = (*at_work, *self._backing_off, *self.ready, *(self.service.held_failures or ()))
-        joined = (row for call in found if type(call) is JointAttempt for row in call.rows)
-        known = {*found, *joined}
-        return [call for call in known if not (call.is_over or call.trouble.is_part or type(call) is JointAttempt)]
+    def _open_rows(self) -> list[Row]:
+        """The rows that have had an attempt, or may have one, and are not over."""
+        at_work = [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
+        found = [row for attempt in at_work for row in attempt.rows if row.attempt is attempt]
+        waiting = [*self.backlog.rows, *(self.service.held_failures or ())]
+        return found + [row for row in waiting if not row.is_over]
 
     def close(self) -> None:
         """Stop all timers."""
         self.deadlines.close()
-        self.attempt_deadlines.close()
+        self._attempt_deadlines.close()
 
 
-def _is_too_late(call: Call, when: float) -> bool:
-    """Whether the deadline of a call comes before an attempt that begins then."""
-    return (deadline := call.earliest_deadline()) is not None and when >= deadline
+def _way(rows: Sequence[Row]) -> Way:
+    """How these rows have come to the end of an attempt that they had together."""
+    if len(rows) == 1:
+        (row,) = rows
+        trouble = row.trouble
+        attempts = row.attempts - trouble.uncounted
+        return Way(attempts, row.started or 0.0, trouble.waited, row.deadline, trouble.refused)
+    ways = [_way([row]) for row in rows]
+    return Way(
+        max(way.attempts for way in ways),
+        min(way.started for way in ways),
+        max(way.waited for way in ways),
+        _earliest(rows),
+        None,
+    )
+
+
+def _earliest(rows: Sequence[Row]) -> float | None:
+    """The first of the deadlines of these rows."""
+    return min((row.deadline for row in rows if row.deadline is not None), default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,8 +23,8 @@ from .._policies.options import Options
 from .._policies.rate_limit import Credit, Permits, RateLimit, limit_label, take, tightest
 from .._policies.throttle import RefusedForGood, Throttle
 from .._text.safe import type_name
-from .row import Call
-from .slots import CallingOperator, CallSlot, SlotPool
+from .attempt import Attempt
+from .slots import CallingOperator, SlotPool
 
 
 class Gate:
@@ -43,7 +42,7 @@ class Gate:
     limits: Sequence[str] = ()
     limit = ""
 
-    def wait(self, call: Call, now: float) -> float | None:
+    def wait(self, attempt: Attempt, now: float) -> float | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
 
         Raises:
@@ -52,10 +51,10 @@ class Gate:
         """
         return 0.0
 
-    def began(self, slot: CallSlot, call: Call, now: float) -> None:
-        """An attempt of the call begins in this slot."""
+    def began(self, attempt: Attempt, now: float) -> None:
+        """The attempt begins."""
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+    def ended(self, attempt: Attempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         """The attempt is over; called once for each that began."""
 
 
@@ -78,14 +77,14 @@ class AdaptiveGate(Gate):
         self._clock = clock
         pool.resize(policy.limit)
 
-    def wait(self, call: Call, now: float) -> float | None:
+    def wait(self, attempt: Attempt, now: float) -> float | None:
         return 0.0 if self._pool.in_flight < self._policy.limit else None
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+    def ended(self, attempt: Attempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         # The worker cannot take more calls, as a service that throttles: fewer in flight need fewer files and threads.
         if failure is not None:
             outcome = CallOutcome.THROTTLED if failure.fault in AT_A_LIMIT else failure.outcome
-        self._policy.ended(outcome, now - slot.began, self._pool.in_flight, self._clock())
+        self._policy.ended(outcome, now - attempt.began, self._pool.in_flight, self._clock())
         self._pool.resize(self._policy.limit)
 
 
@@ -105,7 +104,7 @@ class ShareGate(Gate):
         self._limit = limit
         self._poke = poke
 
-    def wait(self, call: Call, now: float) -> float | None:
+    def wait(self, attempt: Attempt, now: float) -> float | None:
         if self._pool.in_flight < self._limit():
             return 0.0
         self._poke()
@@ -135,7 +134,6 @@ class BudgetGate(Gate):
     Args:
         budget: whose amount it is.
         place: of the budget's reservations among the costs of an attempt.
-        costs: of each attempt; None if each call has costs of its own.
         error_of: makes the error of a call that will never begin, of what is spent and of what the call needs; None:
             nobody knows what a call needs.
         ends_task: whether that error ends the task; then calls in flight, which are paid for, may end before.
@@ -146,7 +144,6 @@ class BudgetGate(Gate):
         amount: SharedAmount,
         budget: Budget,
         place: int,
-        costs: Sequence[float] | None,
         error_of: Callable[[float, float | None], AsyncUDFError],
         *,
         ends_task: bool,
@@ -157,35 +154,34 @@ class BudgetGate(Gate):
         self._least = 1e-6 * budget.amount
         self._untold = 0  # attempts of which nobody has said what they cost, before the first that did
         self._in_flight = 0
-        self._costs, self._error_of, self._ends_task = costs, error_of, ends_task
+        self._error_of, self._ends_task = error_of, ends_task
         self.follows_calls = amount.is_settled or ends_task
 
-    def need(self, call: Call) -> float:
-        """What an attempt of this call reserves."""
+    def need(self, attempt: Attempt) -> float:
+        """What this attempt reserves."""
         if self.learns:
             return self._least if self._most is None else self._most
-        costs = call.trouble.costs if self._costs is None else self._costs
-        assert costs is not None
-        return costs[self.place]
+        assert attempt.costs is not None
+        return attempt.costs[self.place]
 
-    def wait(self, call: Call, now: float) -> float | None:
+    def wait(self, attempt: Attempt, now: float) -> float | None:
         if self.learns and self._most is None:
             if self._in_flight:
                 return None
             if self._untold >= MOST_UNTOLD:
                 raise self._error_of(self.amount.spent_by_all, None)
-        need = self.need(call)
+        need = self.need(attempt)
         if self.amount.ask(need):
             return 0.0
         if self.amount.is_spent(need) and not (self._ends_task and self._in_flight):
             raise self._error_of(self.amount.spent_by_all, need)
         return None
 
-    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+    def began(self, attempt: Attempt, now: float) -> None:
         self._in_flight += 1
-        self.amount.reserve(self.need(call))
+        self.amount.reserve(self.need(attempt))
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+    def ended(self, attempt: Attempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         self._in_flight -= 1
 
     def settle(self, reserved: float, cost: float, *, is_untold: bool) -> None:
@@ -201,7 +197,6 @@ class PermitGate(Gate):
 
     Args:
         limits: all of them.
-        costs: of each attempt, in permits of each limit; None if each call has costs of its own.
         own: the permits of the task's own limits, each with its place in `rate_limit`.
         shared: the places of the limits of the job, and their permits.
     """
@@ -209,20 +204,18 @@ class PermitGate(Gate):
     def __init__(
         self,
         limits: Sequence[RateLimit],
-        costs: Sequence[float] | None,
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> None:
         self.limits = [*map(limit_label, limits)]
         self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
-        self._costs = costs
         self._credits = [*map(Credit, limits)]
         self.follows_calls = any(limit.settle is not None for limit in limits)
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 
-    def wait(self, call: Call, now: float) -> float | None:
-        given = call.trouble.costs if self._costs is None else self._costs
+    def wait(self, attempt: Attempt, now: float) -> float | None:
+        given = attempt.costs
         assert given is not None
         costs = [max(0.0, cost - credit.left(now)) for cost, credit in zip(given, self._credits, strict=False)]
         own, own_costs = self._own, [costs[place] for place in self._places]
@@ -284,7 +277,7 @@ class RefusalGate(Gate):
         self.shared = shared
         self.for_good = RefusedForGood(self._options.patience + NEWS_WITHIN)
 
-    def wait(self, call: Call, now: float) -> float | None:
+    def wait(self, attempt: Attempt, now: float) -> float | None:
         if self.shared is not None:
             if (until := self.shared.paused_until) is None:
                 return None
@@ -292,12 +285,12 @@ class RefusalGate(Gate):
                 self.throttle.pause(until, now)
         return self.throttle.wait(self._pool.in_flight, now)
 
-    def began(self, slot: CallSlot, call: Call, now: float) -> None:
+    def began(self, attempt: Attempt, now: float) -> None:
         self.throttle.began(now)
 
-    def ended(self, slot: CallSlot, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+    def ended(self, attempt: Attempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         # A call that did not have to ask has begun while calls were free.
-        began = slot.began if slot.has_asked else now
+        began = attempt.began if attempt.has_asked else now
         if outcome is CallOutcome.NOTHING:
             self.throttle.gave_up(began)
         elif failure is None or (refusal := self.refusal_of(failure)) is None:
@@ -338,10 +331,7 @@ class RefusalGate(Gate):
 
     def refusal_of(self, failure: Failure | None) -> Refusal | None:
         """The refusal in a failure, with its wait capped; None if there is none."""
-        if failure is None or failure.answer.refusal is None or failure.is_fatal or not self._longest:
-            return None
-        refusal = failure.answer.refusal
-        return dataclasses.replace(refusal, wait=min(refusal.seconds, self._longest))
+        return None if failure is None else failure.refusal(self._longest)
 
 
 class Tally(Protocol):

@@ -27,9 +27,9 @@ from .._policies.failure import Failure
 from .._policies.options import Options
 from .._policies.rate_limit import ROUNDING, Bucket, Line, RateLimit, Scope
 from .._stores.ledgers import ledger_of
+from .attempt import Attempt
 from .breaker import BreakerGate, HeldFailures
 from .gates import AdaptiveGate, FailureBudget, Gate, PermitGate, RefusalGate, ShareGate
-from .row import Call
 from .slots import CallingOperator, CallSlot, SlotPool
 from .spending import Spending
 
@@ -43,8 +43,6 @@ class Service:
     `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
 
     Args:
-        costs: of each attempt, in permits of each rate limit, and then of each budget; None if each call has costs of
-            its own.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
 
@@ -58,7 +56,7 @@ class Service:
         attempts: how many have ended, of those that count for the breaker.
     """
 
-    # No call waits here. One that may not begin is the next of `Calls.ready`, and one slot, the leader of the pool,
+    # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
     # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
     #
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
@@ -71,7 +69,6 @@ class Service:
         operator: CallingOperator,
         options: Options,
         pool: SlotPool,
-        costs: Sequence[float] | None,
         spec: FunctionSpec,
         *,
         identity: TaskIdentity | None = None,
@@ -80,7 +77,6 @@ class Service:
         self._operator = operator
         self._options = options
         self._pool = pool
-        self._costs = costs
         self._identity = identity
         self._counters = operator.counters
         self._clock = operator.counters.clock
@@ -94,7 +90,7 @@ class Service:
         self.failures = None if options.max_failures is None else FailureBudget(operator, options)
         self._refusals = RefusalGate(operator, options, pool)
         self.refusal_of = self._refusals.refusal_of
-        self.spending = Spending(operator, options, costs, spec, lambda failure: self.refusal_of(failure) is not None)
+        self.spending = Spending(operator, options, spec, lambda failure: self.refusal_of(failure) is not None)
         self.held_failures: HeldFailures | None = None
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
@@ -149,7 +145,6 @@ class Service:
             gates.append(
                 PermitGate(
                     options.rate_limit,
-                    self._costs,
                     [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
                     None,
                 )
@@ -203,7 +198,7 @@ class Service:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
             shared = (places, owned(SharedPermits(link, config.rates(limits)))) if places else None
-            gates.append(PermitGate(limits, self._costs, own, shared))
+            gates.append(PermitGate(limits, own, shared))
         if (failures := self.failures) is not None:
             failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
@@ -229,19 +224,19 @@ class Service:
 
     # An attempt begins and ends.
 
-    def try_begin(self, slot: CallSlot, call: Call) -> bool:
-        """Begin an attempt of a call in this slot; False if it may not begin before `wake`."""
-        slot.began = now = self._clock()
+    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool:
+        """Let an attempt begin in this slot; False if it may not begin before `wake`."""
+        attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
         for gate in self._gates:
-            if (wait := gate.wait(call, now)) != 0.0:
+            if (wait := gate.wait(attempt, now)) != 0.0:
                 self._close(gate, wait, now)
                 return False
-        slot.has_asked = True
+        attempt.has_asked = True
         for began in self._on_begin:
-            began(slot, call, now)
+            began(attempt, now)
         if self._is_settled:
-            slot.costs = self.spending.reserved(call)
+            attempt.reserved = self.spending.reserved(attempt)
         if not self._has_limits and self._refusals.throttle.is_free(now):
             self.is_free, self._not_refused_before = True, self._not_refused
         return True
@@ -288,26 +283,26 @@ class Service:
         """How many attempts were not refused, as far as they are counted."""
         return self._counters.calls_answered + self._others
 
-    def ended(self, slot: CallSlot, failure: Failure | None, now: float) -> None:
+    def ended(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
         """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
         self.failed += failure is not None
-        if not slot.has_asked:
+        if not attempt.has_asked:
             if self.is_free:
-                self._ended_unasked(slot, failure, now)
+                self._ended_unasked(attempt, failure, now)
             return
         outcome = self.outcome_of(failure)
         for ended in self._on_end:
-            ended(slot, outcome, failure, now)
-        slot.has_asked = False
-        self.attempts += slot.counts_for_breaker
+            ended(attempt, outcome, failure, now)
+        attempt.has_asked = False
+        self.attempts += attempt.counts_for_breaker
         if self.closed_by is not None:
             self.slot_is_free()
 
-    def _ended_unasked(self, slot: CallSlot, failure: Failure | None, now: float) -> None:
-        if self.refusal_of(failure) is not None:
+    def _ended_unasked(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
+        if failure is not None and failure.answer.refusal is not None and self.refusal_of(failure) is not None:
             answers, self._not_refused_before = self._not_refused - self._not_refused_before, self._not_refused
             self._refusals.throttle.answered(max(0, answers), now, now)
-            self._refusals.ended(slot, CallOutcome.THROTTLED, failure, now)
+            self._refusals.ended(attempt, CallOutcome.THROTTLED, failure, now)
             self.is_free = self._refusals.throttle.is_free(now)
         else:
             self._others += 1
@@ -334,6 +329,10 @@ class Service:
     def is_broken(self) -> bool:
         """Whether the circuit breaker is open."""
         return self._breaker is not None and self._breaker.breaker.open_since is not None
+
+    def looks_down(self, failure: Failure) -> bool:
+        """Whether there is a circuit breaker, and a failure looks as if the service were dead."""
+        return self._breaker is not None and self.outcome_of(failure) is CallOutcome.DOWN
 
     @property
     def is_in_doubt(self) -> bool:

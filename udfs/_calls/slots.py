@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import decimal
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from .._loop import event_loops
 from .._loop.event_loops import MOST_HUNG, driving, end_tasks
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
-from .row import Call
+from .attempt import Attempt
 
 
 def notify_on_suspend(
@@ -62,21 +62,15 @@ class CallSlot:
     # context that each call has to find; a slot whose context differs ends, and a new slot takes its turn. The check
     # is cheap: a copy shares its variables with the original until one of the two is changed.
 
-    __slots__ = (
-        "abandoned", "began", "call", "clean", "context", "costs", "counts_for_breaker", "has_asked", "is_cancelled",
-        "is_suspended", "record", "state", "task", "ticket",
-    )  # fmt: skip
+    __slots__ = ("abandoned", "attempt", "clean", "context", "is_cancelled", "is_suspended", "own", "task")
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
-        self.state = CallState()
-        self.record: Any = None  # of a row that is called before it has its place in the queue
-        self.call: Call | None = None  # whose attempt runs here, and is not decided
-        self.began = 0.0  # when the attempt began
-        self.has_asked = False  # whether the limits let the attempt begin, and are told when it ends
-        self.costs: Sequence[float] | None = None  # of the attempt, until it is known what it did cost
-        self.ticket = 0  # number that the circuit breaker gave the attempt
-        self.counts_for_breaker = True  # whether a failure says something about the service
+        self.attempt: Attempt | None = None  # that runs here, and is not decided
+        # Of a row that is called as soon as it has its place: to make an attempt for each of them would cost more than
+        # many a call.
+        self.own = Attempt(())
+        self.own.slot = self
         self.is_suspended = False  # whether the coroutine of the attempt has suspended
         self.is_cancelled = False  # whether the task was cancelled, which may have been taken back
         self.abandoned = False  # another slot has its turn; its results no longer count
@@ -91,7 +85,7 @@ class CallSlot:
     def begin_attempt(self, element: Any, attempt: int = 1) -> CallState:
         """Begin an attempt whose function can ask for its row; to be called in the slot's own task."""
         # A new state each time: tasks that the last attempt has left behind still ask for their own.
-        state = self.state = CallState(element, attempt)
+        state = CallState(element, attempt)
         CURRENT_CALL.set(state)
         self.clean = self.context.copy()
         return state
@@ -220,7 +214,7 @@ class SlotPool:
     @property
     def oldest(self) -> float:
         """When the oldest undecided attempt began; inf without any."""
-        return min((slot.began for slot in self.at_work if slot.call is not None), default=math.inf)
+        return min((slot.attempt.began for slot in self.at_work if slot.attempt is not None), default=math.inf)
 
     @property
     def at_work(self) -> list[CallSlot]:
@@ -282,7 +276,8 @@ class SlotPool:
 
     def _leave(self, slot: CallSlot) -> None:
         """The slot has ended; another may start."""
-        del slot.task  # which has the slot: or the two would be garbage in a cycle
+        del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
+        slot.own.slot = None
         self._slots.discard(slot)
         if not slot.abandoned:
             self._active -= 1

@@ -16,10 +16,10 @@ from .._policies.options import OnSpent, Options
 from .._stores.ledgers import keeps_ledgers
 from .._text.figures import amount_
 from .._text.safe import one_line
+from .attempt import Attempt
 from .gates import MOST_UNTOLD, BudgetGate, PermitGate, SharedAmount
 from .invokers import Settlement
-from .row import Call
-from .slots import CallingOperator, CallSlot
+from .slots import CallingOperator
 
 logger = logging.getLogger("asyncudf")
 
@@ -30,8 +30,6 @@ class Spending:
     """What attempts reserve, and do cost.
 
     Args:
-        costs: of each attempt, in permits of each rate limit, and then of each budget; None if each call has costs of
-            its own.
         is_refusal: whether the service has refused an attempt that ended with this failure.
 
     Attributes:
@@ -42,11 +40,10 @@ class Spending:
         self,
         operator: CallingOperator,
         options: Options,
-        costs: Sequence[float] | None,
         spec: FunctionSpec,
         is_refusal: Callable[[Failure], bool],
     ) -> None:
-        self._operator, self._options, self._costs, self._is_refusal = operator, options, costs, is_refusal
+        self._operator, self._options, self._is_refusal = operator, options, is_refusal
         self._settlement = Settlement(
             [*(limit.settle for limit in options.rate_limit), *(budget.settle for budget in options.budgets)], spec
         )
@@ -60,7 +57,7 @@ class Spending:
         """The gate of the next of the budgets."""
         error_of, ends_task = partial(self._spent_error, budget), self._options.on_spent is OnSpent.RAISE
         place = self._first + len(self._gates)
-        gate = BudgetGate(amount, budget, place, self._costs, error_of, ends_task=ends_task)
+        gate = BudgetGate(amount, budget, place, error_of, ends_task=ends_task)
         self._gates.append(gate)
         return gate
 
@@ -69,17 +66,14 @@ class Spending:
         """Whether what an attempt reserves may differ from what it costs."""
         return self._settlement.is_needed or any(gate.amount.is_settled for gate in self._gates)
 
-    def reserved(self, call: Call) -> Sequence[float]:
+    def reserved(self, attempt: Attempt) -> Sequence[float]:
         """The costs of an attempt that has begun, as they were reserved."""
-        costs = call.trouble.costs if self._costs is None else self._costs
-        assert costs is not None
+        assert attempt.costs is not None
         if any(gate.learns for gate in self._gates):
-            costs = [*costs[: self._first], *(gate.need(call) for gate in self._gates)]
-        return costs
+            return [*attempt.costs[: self._first], *(gate.need(attempt) for gate in self._gates)]
+        return attempt.costs
 
-    def settle(
-        self, slot: CallSlot, call: Call, results: Sequence[Any] | None, failure: Failure | None, *, is_cut: bool
-    ) -> None:
+    def settle(self, attempt: Attempt, results: Sequence[Any] | None, failure: Failure | None, *, is_cut: bool) -> None:
         """Replace what an attempt has reserved by what it did cost.
 
         Args:
@@ -87,31 +81,33 @@ class Spending:
             failure: of the attempt, if it has no results.
             is_cut: nobody has waited for its end, so nobody knows what it costs.
         """
-        reserved, said = slot.costs, slot.state.spent
-        slot.costs = slot.state.spent = None
-        spent = dict(said or {})
+        reserved, state = attempt.reserved, attempt.state
+        spent = dict((state is not None and state.spent) or {})
+        attempt.reserved = None
+        if state is not None:
+            state.spent = None
         if reserved is not None:
             error = None if failure is None else failure.error
-            outcomes = [error] * len(call.rows) if results is None else results
+            outcomes = [error] * len(attempt.rows) if results is None else results
             is_refused = failure is not None and self._is_refusal(failure)
             if not is_cut:
-                self._settle_permits(call, reserved, outcomes)
-            spent.update(self._settle_budgets(call, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused))
+                self._settle_permits(attempt, reserved, outcomes)
+            spent.update(self._settle_budgets(attempt, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused))
         totals = self._operator.counters.totals
         for unit, cost in spent.items():
             totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
             totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
 
-    def _settle_permits(self, call: Call, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
+    def _settle_permits(self, attempt: Attempt, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
         for place in filter(self._settlement.has, range(self._first)):
             assert self.permits is not None
-            used = self._cost_of(place, call, outcomes)
+            used = self._cost_of(place, attempt, outcomes)
             if used is not None:
                 self.permits.settle(place, reserved[place], used, self._operator.counters.clock())
 
     def _settle_budgets(
         self,
-        call: Call,
+        attempt: Attempt,
         reserved: Sequence[float],
         said: dict[str, float],
         outcomes: Sequence[Any],
@@ -129,7 +125,7 @@ class Spending:
             if is_cut:
                 cost = max(reserved[place], own or 0.0)
             elif self._settlement.has(place):
-                settled = self._cost_of(place, call, outcomes)
+                settled = self._cost_of(place, attempt, outcomes)
                 is_untold = is_untold and settled is None
                 cost = (reserved[place] if settled is None else settled) + (own or 0.0)
             else:
@@ -139,7 +135,7 @@ class Spending:
                 if is_untold and budget.learns:
                     self._warn_of_silence(budget)
             if cost > reserved[place] * 1.001 and not budget.learns:
-                self._warn_of_more(budget, cost, reserved[place], len(call.rows))
+                self._warn_of_more(budget, cost, reserved[place], len(attempt.rows))
             gate.settle(reserved[place], cost, is_untold=is_untold)
             spent[budget.unit] = cost
         return spent
@@ -183,10 +179,10 @@ class Spending:
             "cost at most"
         )
 
-    def _cost_of(self, place: int, call: Call, outcomes: Sequence[Any]) -> float | None:
+    def _cost_of(self, place: int, attempt: Attempt, outcomes: Sequence[Any]) -> float | None:
         """What an attempt did cost by `settle`; None if it has failed: the attempt counts with what it had reserved."""
         try:
-            return self._settlement.of(place, call.values, outcomes)
+            return self._settlement.of(place, attempt.values, outcomes)
         except FatalError as error:
             self._operator.fail(error)
         except BaseException as error:  # code of the user's

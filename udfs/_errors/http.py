@@ -103,12 +103,17 @@ def answer_of(outcome: Any) -> Answer:
     """Everything that an exception or a response says, read in one go."""
     if _has_no_answer(outcome):
         return Answer()
-    # Each exception with its response, if it has one, and with the headers of both.
-    said = [(one, response := _attribute(one, "response"), [*_headers(one, response)]) for one in _outcomes(outcome)]
-    inside = [*map(answer_of, leaves(outcome))] if is_group(outcome) else ()
+    # Each exception with its response, if it has one, the headers of both, and what was read of its body.
+    said = [
+        (one, response := _attribute(one, "response"), [*_headers(one, response)], _bodies(one, response))
+        for one in _outcomes(outcome)
+    ]
     status, asked = _status(said), _asked(said)
-    refusal = _refusal_inside(inside) or _refusal(said, status, asked)
-    wait = max((one.wait for one in inside if one.wait is not None), default=asked)
+    refusal, wait = _refusal(said, status, asked), asked
+    if is_group(outcome):
+        inside = [*map(answer_of, leaves(outcome))]
+        refusal = _refusal_inside(inside) or refusal
+        wait = max((one.wait for one in inside if one.wait is not None), default=asked)
     if wait is None and refusal is not None:
         wait = refusal.wait
     return Answer(status, refusal, wait, _quota(said) if status is not None and status >= LEAST_ERROR else None)
@@ -183,14 +188,15 @@ def limit_headers(response: Any) -> dict[str, str]:
     return next(_headers(response, _attribute(response, "response")), {})
 
 
-Said = Sequence[tuple[Any, Any, Sequence[Mapping[str, Any]]]]  # an exception, its response, the headers of both
+# An exception, its response, the headers of both, and what was read of the body.
+Said = Sequence[tuple[Any, Any, Sequence[Mapping[str, Any]], Sequence[Any]]]
 
 
 def _status(said: Said) -> int | None:
-    for one, _, _ in said:
+    for one, *_ in said:
         if is_of_a_broken_message(one):
             return None
-    for one, response, _ in said:
+    for one, response, *_ in said:
         for holder in (one, response):
             if holder is not None and (status := _status_in(holder)) is not None:
                 return status
@@ -198,12 +204,12 @@ def _status(said: Said) -> int | None:
 
 
 def _refusal(said: Said, status: int | None, asked: float | None) -> Refusal | None:
-    for _, response, _ in said:
+    for _, response, *_ in said:
         if response is not None and _is_throttling(response):
             status = TOO_MANY_REQUESTS
     if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
         return None
-    headers, wait = [found for _, _, both in said for found in both], asked
+    headers, wait = [found for _, _, both, _ in said for found in both], asked
     if wait is None and status is not None:
         # Many gateways send these headers with each response: a 503 is a refusal only if one says that nothing is left.
         resets = (_reset(found, may_have_left=status == TOO_MANY_REQUESTS) for found in headers)
@@ -227,17 +233,17 @@ def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
 
 
 def _quota(said: Said) -> str | None:
-    for one, response, _ in said:
-        for code in _codes(one, response):
+    for one, _, _, bodies in said:
+        for code in _codes(one, bodies):
             if type(code) is str and code in USED_UP:
                 return code
     return None
 
 
-def _codes(outcome: Any, response: Any) -> list[Any]:
+def _codes(outcome: Any, bodies: Sequence[Any]) -> list[Any]:
     """The codes and types that an exception has, and those of the error that the body of its response describes."""
     codes = [_code(outcome), *_attributes(outcome, "type", "error_code", "reason")]
-    for body in _bodies(outcome, response):
+    for body in bodies:
         codes += _codes_in(body)
     return codes
 
@@ -285,8 +291,8 @@ def _is_pythons(error: Any) -> bool:
 
 
 def _asked(said: Said) -> float | None:
-    for one, response, headers in said:
-        for wait in _waits(one, response, headers):
+    for one, _, headers, bodies in said:
+        for wait in _waits(one, headers, bodies):
             if wait is not None:
                 return max(0.0, wait)
     return None
@@ -312,14 +318,14 @@ def _statuses(holder: Any) -> Iterator[Any]:
         yield None if said is None else int(said[1])
 
 
-def _waits(outcome: Any, response: Any, headers: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
+def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[Any]) -> Iterator[float | None]:
     if (asked := _attribute(outcome, "retry_after")) is not None:
         yield _tried(lambda: _seconds(asked, {}))
     for found in headers:
         for name in MILLISECONDS:
             yield None if (milliseconds := _number(found.get(name))) is None else milliseconds / 1000
         yield _seconds(found.get("retry-after"), found)
-    yield from map(wait_in, _bodies(outcome, response))
+    yield from map(wait_in, bodies)
 
 
 def _headers(outcome: Any, response: Any) -> Iterator[dict[str, Any]]:

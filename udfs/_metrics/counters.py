@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 
 from .function_metrics import FunctionMetrics
@@ -11,7 +10,6 @@ from .latency_sketch import LatencySketch
 from .time_account import SparkThread, TimeAccount
 
 MOST_POINTS = 120  # at most; then each two become one
-EQUAL_BELOW = 2e-5  # seconds; calls that return sooner, in the mean, are counted as equal
 
 
 class TaskCounters:
@@ -25,8 +23,7 @@ class TaskCounters:
     """
 
     # A call that ends adds its latency to a list. Until the list is folded its length counts calls, attempts, rows and
-    # results; a call with more or fewer of these (a retry, a micro-batch, no result) counts the difference. Rows whose
-    # calls return at once are counted by bursts.
+    # results; a call with more or fewer of these (a retry, a micro-batch, no result) counts the difference.
     #
     # latencies: of calls that have ended and are not yet in `totals`
 
@@ -58,27 +55,20 @@ class TaskCounters:
         return self.totals.rows + len(self.latencies) + self.more_rows
 
     @property
+    def calls_ended(self) -> int:
+        """Calls that have ended."""
+        return self.totals.calls + len(self.latencies)
+
+    @property
     def calls_answered(self) -> int:
         """Calls that have ended without an error."""
-        return self.totals.calls + len(self.latencies) - self.failed_calls
+        return self.calls_ended - self.failed_calls
 
     def so_far(self) -> dict[str, int]:
         """The counts of this moment, by their names; any thread may ask."""
         ended, totals = len(self.latencies), self.totals
         counts = {name: getattr(totals, name) for name in ("failures", "timeouts", "throttled")}
-        return {"rows": self.rows_done, "calls": totals.calls + ended, "attempts": totals.attempts + ended, **counts}
-
-    def done_at_once(self, since: float, times: list[float]) -> None:
-        """Count rows that were done one after another at these times, each with one result, from `since` on."""
-        count, latency = len(times), self.totals.latency
-        self.totals.rows += count
-        self.totals.calls += count
-        self.totals.attempts += count
-        self.totals.results += count
-        if times[-1] - since < count * EQUAL_BELOW:
-            latency.add_equal(count, times[-1] - since)
-        else:
-            latency.add([end - start for start, end in pairwise([since, *times])])
+        return {"rows": self.rows_done, "calls": self.calls_ended, "attempts": totals.attempts + ended, **counts}
 
     def abandon(self, count: int, seconds: float) -> None:
         """Count calls that have begun and whose results are not needed any more; `seconds` is their time together."""

@@ -55,13 +55,6 @@ class LatencySketch:
             self._note(latencies, len(latencies), sum(latencies))
             self._buckets.update([ceil(log(latency + _LEAST) * _PER_LOG) for latency in latencies])
 
-    def add_equal(self, count: int, seconds: float) -> None:
-        """Count calls of which only the sum is known: each as long as the others."""
-        if count:
-            seconds = max(0.0, seconds)
-            self._note((seconds / count,), count, seconds)
-            self._buckets[math.ceil(math.log(seconds / count + _LEAST) * _PER_LOG)] += count
-
     def _note(self, latencies: Iterable[float], count: int, seconds: float) -> None:
         latencies = [*latencies]
         self.count += count

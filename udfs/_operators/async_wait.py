@@ -11,15 +11,16 @@ from typing import Any
 
 from asyncudf.queues import StreamElement
 
+from .._calls.attempt import Attempt
 from .._calls.calls import Calls
 from .._calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
 from .._calls.resources import closing, opened
-from .._calls.row import NO_TROUBLE, Call, Row
+from .._calls.row import Row
 from .._calls.service import Service
 from .._calls.slots import CallSlot, SlotPool, notify_on_suspend
 from .._coordination.client import TaskIdentity
 from .._errors.exceptions import FatalError
-from .._functions.async_function import FAIL_TASK, Results, RuntimeContext
+from .._functions.async_function import FAIL_TASK, RuntimeContext
 from .._functions.signature import FunctionSpec
 from .._metrics.counters import TaskCounters
 from .._metrics.time_account import State
@@ -38,8 +39,7 @@ from .outputs import Output
 # next turn, or a long queue would never shrink.
 AT_ONCE = 10_000
 ANSWERED_TOGETHER = 200  # rows that need no call and are emitted together
-BURST = 200  # rows that are taken together
-BURSTS_AT_ONCE = 20  # such bursts, if calls fail at once or wait each, before the event loop gets its turn for sure
+BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
 
 
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
@@ -66,10 +66,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # A row asks the store before it has a deadline, and its result is written after the deadline has been stopped.
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
-    # it waits for its call (`_batch`, `Claims`, `Calls.ready`, back-off, held), is called in a slot, follows the call
-    # of an equal row, or waits until its result is written. There it holds a place and, in order, all rows behind it:
-    # so rows wait in the input, and a slot takes one when its call can begin. `_take` is the only place where elements
-    # leave the input, but for `_burst`, whose row is in its slot (`record`) or in `_records` until it needs a place.
+    # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a slot
+    # takes one when its call can begin. Elements leave the input in `_take`, and in `_call_rows` where a row is called
+    # as soon as it has its place.
     #
     # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
@@ -79,8 +78,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # _is_taking: an element is on its way from the input to its place, and none may pass it
     # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
     # _may_leave: how many elements may leave before that turn
-    # _records, _results: rows that were done at once, in their order, none of them in the queue. Only one slot fills
-    # them, until its call suspends; _times: when each was done; the first of them began at _since
+    # _is_plain: rows are called as soon as they have their places, if no limit has to be asked
 
     def __init__(
         self,
@@ -119,9 +117,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.rate_limit, options.budgets, spec)
-        self._service = Service(
-            self, options, self._pool, costs.of_each, spec, identity=identity, shared_clock=shared_clock
-        )
+        self._service = Service(self, options, self._pool, spec, identity=identity, shared_clock=shared_clock)
         self._calls = Calls(
             self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
@@ -142,11 +138,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._wanted_rows = max(options.slots, bounds.size)
         self._is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = AT_ONCE
-        self._can_burst = False
-        self._records: list[Any] = []
-        self._results: list[Any] = []
-        self._times: list[float] = []
-        self._since = 0.0
+        self._is_plain = False
 
     @property
     def available(self) -> int:
@@ -196,10 +188,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         elif self._output.leaves_chain:
             # No code runs there that could complete a row, or see the variables of a call.
             complete = self._queue.completing(self._output, self.pump)
-        self._returned, self._placed = self._calls.returning(complete), self._placing()
-        self._can_burst = not (
-            self._calls.function is None or self._calls.looks_at_results or self._sharing is not None
-        )
+        self._starts, self._returned = self._calls.starting(), self._calls.returning(complete)
+        self._is_plain = self._calls.function is not None and self._sharing is None
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
         self._request_batch()
@@ -270,7 +260,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             if not self._is_taking and self._must_take_without_slot():
                 row = self._take(may_call=False)
                 if row is not None:  # the result that had landed for it has just ended
-                    self._calls.ready.append(row)
+                    self._calls.backlog.put(Attempt((row,)))
             if not (emitted := self._emitter.emit(self._may_leave)):
                 break
             self._may_leave -= emitted
@@ -360,30 +350,34 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 return row
         return None
 
-    def _next_call(self) -> Call | None:
-        """The next call: of a row whose back-off is over, as it has waited longest, or of rows that come now."""
+    def _next_attempt(self) -> Attempt | None:
+        """The next attempt: of rows whose back-off is over, as they have waited longest, or of rows that come now."""
+        backlog = self._calls.backlog
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
             self._service.held_failures is not None
             and self._service.is_broken
-            and not self._calls.has_new
+            and not backlog.has_new
             and self._may_form_call()
         )
-        call = self._calls.next_ready() if self._has_ready() and not is_new else None
-        while call is None:
-            batch = self._batch
-            call = self._next_row() if batch is None else batch.gather(self._next_row, self._is_starved)
-            if call is None:
+        attempt = backlog.next() if backlog.ready and self._has_ready() and not is_new else None
+        while attempt is None:
+            if self._batch is not None:
+                attempt = self._batch.gather(self._next_row, self._is_starved)
+            elif (row := self._next_row()) is not None:
+                attempt = Attempt((row,))
+            if attempt is None:
                 self._finish_if_drained()
-                return self._calls.next_ready() if self._has_ready() else None
-            if self._sharing is not None and self._sharing.claims.claim(call):
-                call = None
-        return call
+                return backlog.next() if self._has_ready() else None
+            if self._sharing is not None and self._sharing.claims.claim(attempt):
+                attempt = None
+        return attempt
 
     def _has_ready(self) -> bool:
-        """Whether there are calls whose next attempt should begin now."""
-        if not self._calls.ready or not self._calls.waits_for_more():
-            return bool(self._calls.ready)
+        """Whether there are attempts that should begin now, before rows that come now."""
+        backlog = self._calls.backlog
+        if not backlog.ready or not backlog.waits_for_more():
+            return bool(backlog.ready)
         is_waiting = self._sharing is not None and self._sharing.is_waiting
         return self._input.has_ended and not (is_waiting or self._may_form_call())
 
@@ -411,8 +405,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        called = [slot.record for slot in self._pool.at_work if slot.record is not None]
-        return plain([*self._queue.values(), *self._records, *called, *self._inlet.values()])
+        return plain([*self._queue.values(), *self._inlet.values()])
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
@@ -431,8 +424,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                         break
                     await self._service.reopened()
                     continue
-                calls = self._burst if self._may_burst() else self._call_each
-                if await notify_on_suspend(calls(slot), slot, self._placed):
+                calls = self._call_rows if self._may_call_rows() else self._call_each
+                if await notify_on_suspend(calls(slot), slot, self._pool.release):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
                 elif self._service.closed_by is None and not self._has_ready():
@@ -447,154 +440,67 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._calls.evaluate_held()
             self._finish_if_drained()
 
-    async def _call_each(self, slot: CallSlot) -> bool:
-        """Make one call after another, as the limits let them begin.
+    def _may_call_rows(self) -> bool:
+        return self._is_plain and self._service.is_free and not (self._calls.backlog.ready or self._is_taking)
+
+    async def _call_rows(self, slot: CallSlot) -> bool:
+        """Call the function for one row after another, as soon as each has its place.
 
         Returns:
-            Whether there may be more, after a pause; else there is no call, or a limit holds it back.
+            Whether there may be more rows, after a pause; else there is none now, or no place.
         """
-        calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
-        end = 0.0  # when the event loop gets its turn; 0: it has just had it
-        while self._service.closed_by is None and (call := self._next_call()) is not None:
-            result = None  # or the last result would live on through this call
-            if calls.begin(slot, call):
+        # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
+        # call is the start of the next.
+        calls, service, source, queue = self._calls, self._service, self._input, self._queue
+        function, starts, returned, clock = calls.function, self._starts, self._returned, calls.clock
+        line, ready, is_over, put_record = queue.line, calls.backlog.ready, self._finished.done, queue.put_record
+        context, own, rows_have = slot.context, slot.own, ROWS
+        assert function is not None
+        started = clock()
+        end = started + calls.pause  # when the event loop gets its turn
+        while len(line) < queue.most:
+            element, rows, has_waited = None, source.current, False
+            for element in islice(rows, BURST):
+                if type(element) not in rows_have:
+                    self._take_in(element)
+                    break
+                result = None  # or the last one would live on through this call
+                row = put_record(element)  # type: ignore[arg-type]
+                starts(slot, row, started)
                 try:
-                    result = await calls.attempt(slot, call)
+                    result = await function(*element[0])  # type: ignore[index, misc]
                 except BaseException as error:  # every error of the user's code has its policy
-                    calls.coroutine_ended(slot, call, None, error)
-                    if not self._service.is_free:  # limits have to know of other failures before the next call
-                        slot.is_suspended = False
-                        return True
+                    calls.coroutine_ended(slot, own, None, error)
+                    started = clock()
                 else:
-                    if is_direct and slot.call is call:
-                        returned(slot, call, result)  # type: ignore[arg-type]
-                    else:
-                        calls.coroutine_ended(slot, call, result, None)
-            if slot.is_suspended:
-                end, slot.is_suspended = 0.0, False
-            elif not end:
-                end = calls.clock() + calls.pause
-            elif calls.clock() > end:
-                return True
-            if slot.is_dirty() or self._finished.done() or (self._can_burst and self._may_burst()):
+                    if slot.attempt is own:
+                        started = returned(slot, own, result)
+                if slot.is_suspended:
+                    slot.is_suspended, has_waited = False, True
+                    started = clock()
+                    end = started + calls.pause
+                elif started > end:
+                    return True
+                if ready or source.current is not rows or len(line) >= queue.most or not service.is_free:
+                    break
+                try:
+                    if context != slot.clean or slot.is_cancelled or is_over():
+                        return True
+                except BaseException:  # variables that cannot be compared
+                    return True
+            else:
+                if element is not None:
+                    if not has_waited:
+                        return True
+                elif not source.refill():
+                    self._finish_if_drained()
+                    return False
+            if not self._may_call_rows() or slot.is_dirty() or is_over():
                 return True
         return False
 
-    # Calls that nothing holds back, of a function of one row and one result.
-
-    def _may_burst(self) -> bool:
-        return self._can_burst and self._service.is_free and not (self._calls.ready or self._finished.done())
-
-    async def _burst(self, slot: CallSlot) -> bool:
-        """Call the function for one row after another; a row gets a place in the queue only if its call suspends.
-
-        Returns:
-            Whether there may be more rows, after a pause.
-        """
-        # A function that has its answer at hand must cost little more than calling it: no place and no deadline is made
-        # before it is known that the row needs one. If its call suspends, `_placed` makes them, as of when it began.
-        #
-        # After each row the loop checks what a single row may change: time, memory, traces in the context. A `break`
-        # goes on with the next pass, before which everything is checked; a `return` goes back to `work`. To await costs
-        # a third of driving each call by hand, which ends with an exception that has to be caught.
-        calls, service, source, queue, memory = self._calls, self._service, self._input, self._queue, self._memory
-        function, returned, clock, validate = calls.function, self._returned, calls.clock, calls.validate
-        asks, limit, pause, is_over = calls.asks, calls.limit, calls.pause, self._finished.done
-        note_record, note_result, note_time = self._records.append, self._results.append, self._times.append
-        size, spare = None if memory is None else memory.size_of_result, 0.0
-        takes_all, line, ready = not self._emitter.is_bounded, queue.line, calls.ready
-        state, context, clean = slot.state, slot.context, slot.clean
-        end = 0.0  # when the event loop gets its turn; 0: it has just had it
-        try:
-            for _ in range(BURSTS_AT_ONCE):
-                self._flush()  # or its places would be given twice
-                if not self._may_burst() or slot.is_dirty():
-                    return True
-                if not (count := min(self._emitter.places, BURST)):
-                    return False
-                if size is not None:
-                    spare = memory.spare  # type: ignore[union-attr]
-                taken, has_waited, started = None, False, clock()
-                self._since = started
-                if not end:
-                    end = started + pause
-                elif started > end:
-                    return True
-                rows = source.current
-                for taken in islice(rows, count):
-                    if type(taken) not in ROWS:
-                        self._flush()
-                        self._take_in(taken)
-                        break
-                    slot.record, slot.began = taken, started
-                    if asks:
-                        state, clean = slot.begin_attempt(taken), slot.clean
-                        state.started = started
-                    result = value = None  # or the last result would live on through this call
-                    try:
-                        result = await function(*taken[0])  # type: ignore[misc, index]
-                    except BaseException as error:  # every error of the user's code has its policy
-                        if slot.is_suspended:
-                            end, slot.is_suspended = 0.0, False
-                        self._burst_ended(slot, None, error)
-                        break
-                    if slot.is_suspended:
-                        slot.is_suspended = False
-                        if slot.call is not None:  # no name for it here, where it would live on through the next call
-                            returned(slot, slot.call, result)  # type: ignore[arg-type]
-                        self._since = started = clock()
-                        end, has_waited = started + pause, True
-                        if not (takes_all and service.is_free and len(line) <= queue.most - BURST) or (
-                            source.current is not rows or ready or is_over()
-                        ):
-                            break
-                    else:
-                        if asks and (state.side or state.spent):  # it needs a place for its side records
-                            self._burst_ended(slot, [(result,)], None)
-                            break
-                        try:
-                            value = result if validate is None else validate(result)
-                        except BaseException as error:  # to check it again would run code of the user's again
-                            self._burst_ended(slot, None, error)
-                            break
-                        # The clock is read once per row: the end of this call is the start of the next.
-                        if (now := clock()) - started > limit:
-                            self._burst_ended(slot, [(result,)], None)
-                            break
-                        started = now
-                        note_record(taken)
-                        note_result(value)
-                        note_time(now)
-                        if now > end or (size is not None and (spare := spare - size(value)) <= 0):
-                            return True
-                    try:
-                        if context != clean or slot.is_cancelled:  # `is_dirty` asks more than can have happened here
-                            break
-                    except BaseException:  # variables that cannot be compared
-                        break
-                else:
-                    if taken is None:
-                        if not source.refill():
-                            self._finish_if_drained()
-                            return False
-                    elif not has_waited:
-                        return True
-            return True
-        finally:
-            slot.record = None
-            self._flush()
-
-    def _flush(self) -> None:
-        """Emit the rows that were done at once, or give them their places in the queue."""
-        if self._records:
-            self.counters.done_at_once(self._since, self._times)
-            self._times.clear()
-            if self._memory is not None:
-                self._memory.note_result(self._results[-1])
-            self._leave(self._records, self._results)
-
     def _take_in(self, element: Any) -> None:
-        """Give an element that a burst has taken, and that is no row, its place."""
+        """Give an element that is no single row its place."""
         self._is_taking = True
         try:
             self._place(element)
@@ -602,47 +508,43 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._is_taking = False
         self.pump()
 
-    def _placing(self) -> Callable[[CallSlot], None]:
-        """Makes a function that is called when the call in a slot suspends.
+    async def _call_each(self, slot: CallSlot) -> bool:
+        """Make one attempt after another, as the limits let them begin.
 
-        A row of a burst gets its place in the queue, and its deadlines start as of when its call began.
+        Returns:
+            Whether there may be more, after a pause; else there is no call, or a limit holds it back.
         """
-        # What never changes is looked up once: this is done for each row that has to wait.
-        records, flush, put_record, release = self._records, self._flush, self._queue.put_record, self._pool.release
-        timeout, deadlines = self._options.timeout, self._calls.deadlines
-        attempts = self._calls.attempt_deadlines if self._options.attempt_timeout is not None else None
-        watched = deadlines.line
-
-        def placed(slot: CallSlot) -> None:
-            if slot.record is not None:
-                if records:
-                    flush()
-                slot.call = row = put_record(slot.record)
-                slot.record = row.deadline = None
-                row.attempt, row.slot, row.trouble = 1, slot, NO_TROUBLE
-                row.is_fresh = row.is_over = False
-                row.started = began = slot.began
-                if timeout is not None:
-                    watched[row] = slot.state.deadline = row.deadline = deadline = began + timeout
-                    if deadlines.timer is None:
-                        deadlines.watch_for(deadline)
-                if attempts is not None:
-                    attempts.start(row, began)
+        calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
+        end = 0.0  # when the event loop gets its turn; 0: it has just had it
+        while self._service.closed_by is None and (attempt := self._next_attempt()) is not None:
+            result = None  # or the last result would live on through this call
+            if calls.begin(slot, attempt):
+                try:
+                    result = await calls.start(slot, attempt)
+                except BaseException as error:  # every error of the user's code has its policy
+                    calls.coroutine_ended(slot, attempt, None, error)
+                    if not self._service.is_free:  # limits have to know of other failures before the next call
+                        slot.is_suspended = False
+                        return True
+                else:
+                    if is_direct and slot.attempt is attempt:
+                        returned(slot, attempt, result)
+                    else:
+                        calls.coroutine_ended(slot, attempt, result, None)
             if slot.is_suspended:
-                release(slot)
-
-        return placed
-
-    def _burst_ended(self, slot: CallSlot, results: list[Results] | None, error: BaseException | None) -> None:
-        """A call of a burst is over, and its result cannot simply be passed on."""
-        self._placed(slot)  # an error, or a late result, needs what a row in the queue knows
-        if slot.call is not None:
-            self._calls.coroutine_ended(slot, slot.call, results, error)
+                end, slot.is_suspended = 0.0, False
+            elif not end:
+                end = calls.clock() + calls.pause
+            elif calls.clock() > end:
+                return True
+            if slot.is_dirty() or self._finished.done() or self._may_call_rows():
+                return True
+        return False
 
     def wanted_calls(self) -> int:
         """How many calls would be in flight if limits allowed it."""
         rows = min(self._input.known_rows, self._queue.places)
-        return min(self._pool.capacity, self._pool.in_flight + len(self._calls.ready) + rows)
+        return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
 
     @property
     def _followers(self) -> int:
@@ -661,7 +563,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def waiting_has_changed(self) -> None:
         """The rows of calls that wait hold more memory than others."""
         if self._memory is not None:
-            self._memory.hold_calls(self._calls.backing_off + self._followers)
+            self._memory.hold_calls(self._calls.backlog.backing_off + self._followers)
 
     def _complete(self, row: Row, result: Any) -> None:
         row.complete((result,))
@@ -692,7 +594,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Bring the counters up to date."""
         totals = self.counters.totals
         totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
-        if totals.calls:  # no slot waits for a call that fails at once
+        if self.counters.calls_ended:  # no slot waits for a call that fails at once
             totals.in_flight_peak = max(totals.in_flight_peak, 1)
         if self._sharing is not None and not (totals.in_flight_peak or self.counters.calls_answered):
             # Slots were taken to see which rows have a call, and none had.

@@ -33,28 +33,19 @@ class Emitter:
     """Lets results leave the queue while the output can take more, one row after the other.
 
     Operators further down do not see the context variables of the call that caused the emission.
-
-    Attributes:
-        is_bounded: whether the output can take only so many rows.
     """
 
     # A row that leaves runs the operators further down right here, on the stack of the code that has completed the row.
     # If they complete another row of this operator it must not overtake the row that is leaving: so only the operator's
     # `pump` emits, and while it does so it lets nothing else leave.
+    #
+    # _is_bounded: whether the output can take only so many rows
 
     def __init__(self, queue: StreamElementQueue, output: Output) -> None:
         self._queue = queue
         self._output = output
-        self.is_bounded = output.available < UNLIMITED
+        self._is_bounded = output.available < UNLIMITED
         self._context = contextvars.copy_context()
-
-    @property
-    def places(self) -> int:
-        """How many rows may be taken in now, if each of them is done at once."""
-        places = self._queue.places
-        if self.is_bounded and self._queue.may_pass() and (available := self._output.available) > 0:
-            return min(places, available)
-        return places
 
     def emit(self, most: int) -> int:
         """Emit what may leave, at most so many elements; returns how many."""
@@ -65,7 +56,7 @@ class Emitter:
         return self._context.run(self._emit_while_there_is_room, most)
 
     def _emit_while_there_is_room(self, most: int) -> int:
-        if not self.is_bounded:
+        if not self._is_bounded:
             return self._queue.emit_completed_elements(self._output, most)
         emitted = 0  # one by one: each may become many on its way
         while emitted < most and self._output.available > 0 and self._queue.emit_completed_elements(self._output, 1):
@@ -91,7 +82,7 @@ class Emitter:
     def _leave(self, records: list[Any], results: list[Any]) -> None:
         count = 0
         try:
-            if not self.is_bounded:
+            if not self._is_bounded:
                 count = len(records)
                 self._output.collect_results(records, results)
             while count < len(records) and self._output.available > 0:  # one by one: each may become many on its way

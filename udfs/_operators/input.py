@@ -11,8 +11,9 @@ from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord
 
+from .._calls.attempt import Attempt
 from .._calls.invokers import BatchBounds
-from .._calls.row import Batch, Row
+from .._calls.row import Row
 
 UNKNOWN_ROWS = 10_000  # elements, if the number is not known
 
@@ -33,7 +34,7 @@ class InputBuffer:
         request_batch: asks for one more batch.
     """
 
-    # Batches stay iterators, and `current` is open to `_burst`, so that taking a row costs one step of a C
+    # Batches stay iterators, and `current` is open to `_call_rows`, so that taking a row costs one step of a C
     # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
     # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
     #
@@ -219,7 +220,7 @@ class MicroBatch:
         is_full = len(self._rows) == bounds.size or self._weight >= bounds.most_weight or self._next is not None
         return is_full or self._has_waited
 
-    def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Batch | None:
+    def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
         """The next call: of a full batch, or of a partial one that must not wait any longer; else None.
 
         Args:
@@ -234,7 +235,7 @@ class MicroBatch:
                 break
             else:
                 return None
-        return Batch(self._take()) if self._rows else None
+        return Attempt(self._take()) if self._rows else None
 
     def _weigh(self, row: Row) -> None:
         if not self._bounds.weighs:

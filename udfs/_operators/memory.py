@@ -173,7 +173,7 @@ class QueueMemory:
         self._queue = queue
         self._limit = limit
         self._least = min(least, queue.capacity)
-        self._place, self._size_of_row, self.size_of_result = sizes.place, sizes.row, sizes.result
+        self._place, self._size_of_row, self._size_of_result = sizes.place, sizes.row, sizes.result
         self._batches = batches
         self._held = self._of_calls = self._results = self._rows = 0
         self.peak = 0
@@ -185,11 +185,6 @@ class QueueMemory:
     def bytes(self) -> int:
         """How many there are now."""
         return len(self._queue) * self._place + self._held + self._batches.bytes
-
-    @property
-    def spare(self) -> int:
-        """How many bytes rows that are done at once may add."""
-        return self._limit - self.bytes
 
     @property
     def waits_for_spark(self) -> bool:
@@ -210,14 +205,14 @@ class QueueMemory:
 
     def note_result(self, result: Any) -> None:
         """Learn from the result of a row that leaves at once."""
-        if self.size_of_result is not None:
-            self._results += self.size_of_result(result)
+        if self._size_of_result is not None:
+            self._results += self._size_of_result(result)
             self._rows += 1
 
     def hold_results(self, results: Sequence[Any]) -> int:
-        if self.size_of_result is None:
+        if self._size_of_result is None:
             return 0
-        held = self._hold(sum(map(self.size_of_result, results)))
+        held = self._hold(sum(map(self._size_of_result, results)))
         self._results += held
         self._rows += 1
         self.look()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import final
 
-from .._errors.http import Answer, answer_of
+from .._errors.http import Answer, Refusal, answer_of
 from .._errors.records import is_fatal
 from .._errors.task_faults import TaskFault, fault_of
 from .call_outcome import CallOutcome, outcome_with
@@ -33,6 +34,13 @@ class Failure:
     def is_no_rows_fault(self) -> bool:
         """Whether it fails the task under every policy, as it says nothing about its row."""
         return self.is_fatal or self.fault is not None
+
+    def refusal(self, longest: float) -> Refusal | None:
+        """The service's refusal, with its wait capped at so many seconds; None if there is none, or with a cap of 0."""
+        refusal = self.answer.refusal
+        if refusal is None or self.is_fatal or not longest:
+            return None
+        return dataclasses.replace(refusal, wait=min(refusal.seconds, longest))
 
     @property
     def outcome(self) -> CallOutcome:

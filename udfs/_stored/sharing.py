@@ -9,18 +9,19 @@ import asyncio
 import contextlib
 import contextvars
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from asyncudf.queues import StreamElementQueue
 
+from .._calls.attempt import Attempt
 from .._calls.calls import Calls
 from .._calls.invokers import copied
 from .._calls.outcomes import Outcome
 from .._calls.resources import closing
-from .._calls.row import NO_TROUBLE, Batch, Call, Row
+from .._calls.row import NO_TROUBLE, Row, RowState
 from .._functions.async_function import Results
 from .._loop.event_loops import end_tasks
 from .._policies.failure import Failure
@@ -41,9 +42,9 @@ PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of a
 
 
 class Claims:
-    """Calls that wait until it is clear that no other task has made them or makes them.
+    """Attempts that wait until it is clear that no other task has made them or makes them.
 
-    Calls that come together are looked up together. Where the store has leases, each row's key is leased first; a row
+    Those that come together are looked up together. Where the store has leases, each row's key is leased first; a row
     whose key another task has leased waits until that lease ends, but no longer than its own timeout.
     """
 
@@ -51,11 +52,11 @@ class Claims:
     # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its micro-batch
     # is full. A row that waits for a lease holds neither another lease nor a slot.
     #
-    # A call is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the time
-    # when the row waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it out.
-    # _decided: calls so far. Those that are not in _ready have begun, needed no call in the end, or are held: as many
-    # others may be claimed. A retry in _ready counts like a new call.
-    # _last: the time of the last lookup, and how many were decided and not in _ready then
+    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the
+    # time when the row waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it out.
+    # _decided: attempts so far. Those that are not in the backlog have begun, needed no call in the end, or are held:
+    # as many others may be claimed. A retry in the backlog counts like a new call.
+    # _last: the time of the last lookup, and how many were decided and not in the backlog then
     # _ahead: how many may wait to begin, whatever slots are free
 
     def __init__(
@@ -69,11 +70,11 @@ class Claims:
         self._operator = operator
         self._sharing = sharing
         self._stored = stored
-        self._pool, self._ready = calls.pool, calls.ready
+        self._pool, self._backlog = calls.pool, calls.backlog
         self._clock = operator.counters.clock
         self._patience = PATIENCE if options.timeout is None else options.timeout
         self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
-        self._undecided: list[Call] = []
+        self._undecided: list[Attempt] = []
         self._held: dict[bytes, tuple[Row, float]] = {}
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -90,22 +91,24 @@ class Claims:
     @property
     def takes_more(self) -> bool:
         """Whether another call should be formed: it begins soon, or there is a free slot for it."""
-        if not (self._undecided or self._ready):  # the usual case, at less cost
+        if not (self._undecided or self._backlog.ready):  # the usual case, at less cost
             return True
         # Where limits hold calls back, a free slot does not say that a call begins soon: its lookup would be old by
         # then, or its lease would keep other tasks from the call all that time.
-        formed, pool = len(self._undecided) + len(self._ready), self._pool
+        formed, pool = len(self._undecided) + len(self._backlog.ready), self._pool
         return formed < self._ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
 
-    def claim(self, call: Call) -> bool:
-        """Decide soon about a call that has to be claimed: there are leases, or it was looked up long ago.
+    def claim(self, attempt: Attempt) -> bool:
+        """Decide soon about an attempt that has to be claimed: there are leases, or it was looked up long ago.
 
         Returns:
             Whether it has to be.
         """
-        if self._stored.leases is None and call.rows[0].record.looked_up + LOOKUP_AGE >= self._clock():
+        if self._stored.leases is None and attempt.rows[0].record.looked_up + LOOKUP_AGE >= self._clock():
             return False
-        self._undecided.append(call)
+        for row in attempt.rows:
+            row.move(RowState.CLAIMED)
+        self._undecided.append(attempt)
         if self._task is None:
             self._start()
         return True
@@ -125,13 +128,13 @@ class Claims:
     async def _decide(self) -> None:
         try:
             while self._undecided:
-                calls, self._undecided = self._undecided, []
-                (last, before), (now, gone) = self._last, (self._clock(), self._decided - len(self._ready))
-                await self._look_up([left for call in calls if (left := self._leased(call, now)) is not None])
+                attempts, self._undecided = self._undecided, []
+                (last, before), (now, gone) = self._last, (self._clock(), self._decided - len(self._backlog.ready))
+                await self._look_up([left for one in attempts if (left := self._leased(one, now)) is not None])
                 seconds = LOOKUP_AGE + self._clock() - now if self._is_limited else CLAIMED_AHEAD
                 soon = math.ceil(seconds * (gone - before) / max(now - last, 1e-6))
                 self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
-                self._last, self._decided = (now, gone), self._decided + len(calls)
+                self._last, self._decided = (now, gone), self._decided + len(attempts)
                 self._operator.pump()
             self._task = None
             self._watch()
@@ -140,34 +143,36 @@ class Claims:
         except BaseException as error:  # no code awaits this task
             self._operator.fail(error)
 
-    def _leased(self, call: Call, now: float) -> Call | None:
-        """Lease the keys of a call; returns what is left of it without rows whose key another task has."""
+    def _leased(self, attempt: Attempt, now: float) -> Attempt | None:
+        """Lease the keys of an attempt; returns what is left of it without rows whose key another task has."""
         if (leases := self._stored.leases) is None:
-            return call
-        lost: set[Row] = set()
-        for row in call.rows:
+            return attempt
+        left: list[Row] = []
+        for row in attempt.rows:
             key: bytes = row.record.key
             end = self._held.pop(key)[1] if key in self._held else now + self._patience
-            if not leases.take(key) and end > now:
+            if leases.take(key) or end <= now:
+                left.append(row)
+            else:
                 self._held[key] = row, end
-                lost.add(row)
-        return _without(call, lost)
+        return _of_rows(attempt, left)
 
-    async def _look_up(self, calls: Sequence[Call]) -> None:
-        keys: list[bytes] = [row.record.key for call in calls for row in call.rows]
+    async def _look_up(self, attempts: Sequence[Attempt]) -> None:
+        keys: list[bytes] = [row.record.key for attempt in attempts for row in attempt.rows]
         found: list[Found] = []
         while len(found) < len(keys):
             found += await self._stored.look_up(keys[len(found) : len(found) + self._stored.rows_at_once])
         answers = iter(found)
-        for call in calls:
-            lost = set()
+        for attempt in attempts:
+            left: list[Row] = []
             # In this order: `zip` takes an answer only where there is a row.
-            for row, answer in zip(call.rows, answers, strict=False):
-                if answer is not None:
+            for row, answer in zip(attempt.rows, answers, strict=False):
+                if answer is None:
+                    left.append(row)
+                else:
                     self._sharing.found(row, answer)
-                    lost.add(row)
-            if (left := _without(call, lost)) is not None:
-                self._ready.append(left)
+            if (rest := _of_rows(attempt, left)) is not None:
+                self._backlog.put(rest)
 
     def _watch(self) -> None:
         if self._held and self._timer is None and not self._is_closed:
@@ -181,7 +186,7 @@ class Claims:
         for key in [*islice(self._held, TRIED_AT_ONCE)]:
             row, end = self._held[key]
             if end <= now or leases is None or leases.take(key):
-                self._undecided.append(row)  # which looks for `end` once more
+                self._undecided.append(Attempt((row,)))  # which looks for `end` once more
             else:  # behind the keys that were not tried
                 self._held[key] = self._held.pop(key)
         self._pause = SHORTEST_WAIT if len(self._undecided) > before else min(2 * self._pause, LONGEST_WAIT)
@@ -191,12 +196,11 @@ class Claims:
             self._watch()
 
 
-def _without(call: Call, lost: set[Row]) -> Call | None:
-    """What is left of a call without these rows of it."""
-    if not lost:
-        return call
-    left = [row for row in call.rows if row not in lost]
-    return Batch(left) if left else None
+def _of_rows(attempt: Attempt, rows: Sequence[Row]) -> Attempt | None:
+    """An attempt of these of its rows; None if there are none."""
+    if len(rows) == len(attempt.rows):
+        return attempt
+    return Attempt(rows) if rows else None
 
 
 class StoreSharing:
@@ -316,8 +320,9 @@ class StoreSharing:
         if found is not None:
             self._have(row, found)
         elif looked_up.error is not None:
-            self._calls.conclude(row, [Failure(looked_up.error)])
+            self._calls.conclude([row], [Failure(looked_up.error)])
         else:
+            row.move(RowState.FOLLOWING)
             self._operator.waiting_has_changed()
             if key in self._called:
                 self._calls.follow(row, self._clock())
@@ -330,11 +335,11 @@ class StoreSharing:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
             self._totals.stored_failures += 1
-            self._calls.conclude(row, [Failure(self._stored.replayed(found))])
+            self._calls.conclude([row], [Failure(self._stored.replayed(found))])
         else:
-            row.is_over = True
+            row.move(RowState.DONE)
             self._calls.deadlines.stop(row)
-            self._calls.counts.uncalled([found])
+            self._calls.counts.answered(found)
             row.complete(copied(found))
 
     def found(self, row: Row, found: Found) -> None:
@@ -350,55 +355,50 @@ class StoreSharing:
 
     # While it is called.
 
-    def begins(self, call: Call, now: float) -> None:
-        """The first attempt of a call begins, or the first after its time was renewed."""
-        for row in call.rows:
-            key: bytes | None = row.record.key
-            if key is None:
-                continue
-            if call.trouble is not NO_TROUBLE:
-                if not self._flights.is_flying(key):
-                    self._flights.join(key, row)  # again: it was late, and an outage has excused it
-                if not self._flights.leads(key, row):
-                    continue
-            if key not in self._called:
-                self._called[key] = now
-            for follower in self._flights.followers(key) if self._flights.following else ():
-                if follower.is_fresh:
-                    self._calls.follow(follower, now)
+    def begins(self, row: Row, now: float) -> None:
+        """The first attempt of a row begins, or the first after its time was renewed."""
+        key: bytes | None = row.record.key
+        if key is None:
+            return
+        flights = self._flights
+        if row.trouble is not NO_TROUBLE:
+            if not flights.is_flying(key):
+                flights.join(key, row)  # again: it was late, and an outage has excused it
+            if not flights.leads(key, row):
+                return
+        if key not in self._called:
+            self._called[key] = now
+        for follower in flights.followers(key) if flights.following else ():
+            if follower.started is None:
+                self._calls.follow(follower, now)
 
-    def renewed(self, call: Call) -> Iterator[Call]:
-        """The time of a call begins anew with its next attempt: the calls that share this time."""
-        for row in call.rows:
-            key: bytes | None = row.record.key
-            if key is not None and self._flights.leads(key, row):
-                self._called.pop(key, None)
-                yield from self._flights.followers(key)
+    def renewed(self, row: Row) -> Sequence[Row]:
+        """The time of a row begins anew with its next attempt: the rows that share this time."""
+        key: bytes | None = row.record.key
+        if key is None or not self._flights.leads(key, row):
+            return ()
+        self._called.pop(key, None)
+        return self._flights.followers(key)
 
-    def leaves(self, call: Call) -> None:
-        """What the call ends with is not for other rows."""
-        for row in call.rows:
-            if (key := row.record.key) is not None:
-                self._leave_flight(key, row)
+    def leaves(self, row: Row) -> None:
+        """What the row ends with is not for other rows."""
+        if (key := row.record.key) is not None:
+            self._leave_flight(key, row)
 
     # Its result.
 
     def keep(self, row: Row, result: Any) -> None:
         """A row has this result, and keeps it."""
         results = [result]
-        self._finish(row.record.key, row, results, results)
+        self.complete(row, results, results)
         if row.is_done:
             self._operator.pump()
 
-    def complete(self, call: Call, completed: Sequence[Results], outcomes: Sequence[Outcome]) -> None:
-        """The rows of a call have these results, and keep them; `outcomes`: the same, with the failures of rows."""
-        for row, results, outcome in zip(call.rows, completed, outcomes, strict=True):
-            self._finish(row.record.key, row, results, outcome)
-
-    def _finish(self, key: bytes | None, row: Row, results: Results, outcome: Outcome) -> None:
-        """Give a row its results, and keep them if its call has made them."""
+    def complete(self, row: Row, results: Results, outcome: Outcome) -> None:
+        """A row has these results, and keeps them if its call has made them; `outcome`: the same, or its failure."""
+        key: bytes | None = row.record.key
         if key is None or not self._flights.leads(key, row):
-            row.complete(results)
+            _done(row, results)
             return
         stored = self._stored
         found: Results | StoredFailure
@@ -412,7 +412,7 @@ class StoreSharing:
             if stored.error_ttl is None and is_lasting(outcome, self._retry):
                 self._totals.unkept_failures += 1
                 self._totals.repeated_seconds += max(0.0, self._clock() - began) if is_repeated else 0.0
-            row.complete(results)
+            _done(row, results)
             return
         else:
             ttl, found = stored.error_ttl, stored.failure(outcome)
@@ -446,8 +446,9 @@ class StoreSharing:
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
         followers = self._flights.land(key, row)
-        self._end_lease(key)
-        row.complete(results)
+        if self._stored.leases is not None:
+            self._end_lease(key)
+        _done(row, results)
         for follower in followers:
             self._totals.shared_flights += 1
             self._have(follower, found)
@@ -464,9 +465,14 @@ class StoreSharing:
         leads = self._flights.leads(key, row)
         heir = self._flights.leave(key, row)
         if heir is not None:
-            self._calls.ready.append(heir)
-            self._pool.wake()
+            self._calls.backlog.put(Attempt((heir,)))
         elif leads:
             self._called.pop(key, None)
             self._end_lease(key)
         return heir is not None
+
+
+def _done(row: Row, results: Results) -> None:
+    """A row has its results, and nothing more has to be written."""
+    row.move(RowState.DONE)
+    row.complete(results)

@@ -1,0 +1,146 @@
+"""Attempts that are ready to begin, and rows in back-off, which will be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from .attempt import Attempt
+from .invokers import BatchBounds
+from .row import Row, RowState
+from .service import Service
+from .slots import CallingOperator, SlotPool
+
+GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
+TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
+
+
+class Backlog:
+    """Attempts in the order in which they begin, before rows that come now.
+
+    Args:
+        may_go_on: whether a row still needs an attempt; one that is late has its answer then.
+        weight_of: what a row weighs; None if it has failed by that.
+
+    Attributes:
+        ready: attempts that may begin.
+    """
+
+    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out.
+
+    def __init__(
+        self,
+        operator: CallingOperator,
+        pool: SlotPool,
+        service: Service,
+        bounds: BatchBounds,
+        may_go_on: Callable[[Row], bool],
+        weight_of: Callable[[Row], float | None],
+    ) -> None:
+        self._operator, self._pool, self._service, self._bounds = operator, pool, service, bounds
+        self._may_go_on, self._weight_of = may_go_on, weight_of
+        self.ready: deque[Attempt] = deque()
+        self._backing_off: set[Row] = set()
+
+    @property
+    def backing_off(self) -> int:
+        """How many rows are in back-off."""
+        return len(self._backing_off)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether rows are ready, or will be."""
+        return bool(self.ready or self._backing_off)
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """The rows that are ready, or will be."""
+        yield from [*self._backing_off]
+        for attempt in [*self.ready]:
+            yield from (row for row in attempt.rows if row.state is RowState.READY)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether the rows of the next attempt had none yet."""
+        return bool(self.ready) and not self.ready[0].rows[0].attempts
+
+    def put(self, attempt: Attempt) -> None:
+        """An attempt may begin."""
+        for row in attempt.rows:
+            row.move(RowState.READY)
+        self.ready.append(attempt)
+        self._pool.wake()
+
+    def put_back(self, attempt: Attempt) -> None:
+        """An attempt that was next could not begin: it stays the next one."""
+        for row in attempt.rows:
+            if row.state is not RowState.READY:
+                row.move(RowState.READY)
+        self.ready.appendleft(attempt)
+
+    def back_off(self, rows: Sequence[Row], seconds: float, *, together: bool) -> None:
+        """Let rows be ready after so many seconds; `together`: as one attempt, which no other row joins."""
+        for row in rows:
+            row.move(RowState.BACKING_OFF)
+        self._backing_off.update(rows)
+        self._operator.waiting_has_changed()
+        self._operator.loop.call_later(seconds, self._end_back_off, rows, together)
+
+    def _end_back_off(self, rows: Sequence[Row], together: bool) -> None:
+        self._backing_off.difference_update(rows)
+        self._operator.waiting_has_changed()
+        self.again([row for row in rows if row.state is RowState.BACKING_OFF], together=together)
+
+    def again(self, rows: Sequence[Row], *, together: bool = False) -> None:
+        """Rows that had an attempt are ready for another one."""
+        now = self._operator.counters.clock()
+        for row in rows:
+            row.own_trouble().ready = now
+        is_joint = self._bounds.is_many and not together
+        for part in [rows] if together and rows else [(row,) for row in rows]:
+            self.put(Attempt(part, joins=is_joint))
+        if is_joint and self._service.has_rate_limit:
+            self._operator.loop.call_later(GATHERED_FOR, self._pool.wake)
+
+    def waits_for_more(self) -> bool:
+        """Whether the rows to be called again are few, and should wait a little for others: each call costs permits."""
+        first = self.ready[0]
+        if not (first.joins and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
+            return False
+        (row,) = first.rows
+        end = row.trouble.ready + GATHERED_FOR - TIMERS_EARLY
+        return self._operator.counters.clock() < end and (row.deadline is None or end < row.deadline)
+
+    def next(self) -> Attempt | None:
+        """The next attempt, without the rows that need none any more."""
+        while self.ready:
+            attempt = self.ready.popleft()
+            rows = [row for row in attempt.rows if self._may_go_on(row)]
+            if attempt.joins:
+                rows = self._joined(rows)
+            if len(rows) == len(attempt.rows):
+                return attempt
+            if rows:
+                return Attempt(rows)
+        return None
+
+    def _joined(self, rows: Sequence[Row]) -> list[Row]:
+        """These rows, and those behind them that may join, as many as one call takes."""
+        joined, weight, bounds = list[Row](), 0.0, self._bounds
+        while rows:
+            (row,) = rows
+            if (more := self._weight_of(row)) is not None:
+                if joined and weight + more > bounds.most_weight:
+                    self.ready.appendleft(Attempt(rows, joins=True))
+                    break
+                joined.append(row)
+                weight += more
+            rows = self._next_that_joins() if len(joined) < bounds.size else ()
+        return joined
+
+    def _next_that_joins(self) -> Sequence[Row]:
+        while self.ready and self.ready[0].joins:
+            rows = self.ready.popleft().rows
+            if self._may_go_on(rows[0]):
+                return rows
+        return ()
