@@ -4,7 +4,7 @@ The order of wrapping, outermost first, with the code that does it:
 
     deadline(               Deadlines, _expire          covers all attempts and back-offs of a row
       retry(                Decisions, _back_off        a row in back-off holds no slot
-        breaker( limits(    Service                     an attempt that may not begin is the next of those that are ready
+        breaker( limits(    Service                     an attempt that may not begin is the next one
           slot(             SlotPool                    one slot, one attempt
             attempt_timeout(  start, _attempt_expired
               function)))))   Invoker.invoke
