@@ -214,18 +214,19 @@ class Calls:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
-        is_first = not rows[0].attempts
+        is_new = False  # whether a row is called for the first time; one such row counts as the call
         for row in rows:
             if row.trouble.parked is not None:
                 self._give_back(row)
                 self.counts.unpark(row)
             if row.started is None or not row.attempts:
                 self._start_time(row, now)
+            if not row.attempts:
+                row.counts, is_new = not is_new, True
             row.attempts += 1
             row.attempt = attempt
-            row.counts = row is rows[0] if is_first else row.counts
             row.move(RowState.CALLING)
-        if not is_first:
+        if not is_new:
             self.counts.starts_again(rows)
             attempt.number = max(row.attempts for row in rows)
         if self.asks:
