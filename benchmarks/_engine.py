@@ -15,9 +15,9 @@ from asyncudf import RuntimeContext, async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._chain.function_plan import FunctionPlan
-from asyncudf._metrics.counters import TaskCounters
-from asyncudf._operators.async_wait import AsyncWaitOperator
-from asyncudf._operators.outputs import RecordWriterOutput, ReportingOutput
+from asyncudf._engine.operators.async_wait import AsyncWaitOperator
+from asyncudf._engine.operators.outputs import RecordWriterOutput, ReportingOutput
+from asyncudf._observe.counters import TaskCounters
 
 from ._work import BATCH, batches
 

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from asyncudf._api.monitor import Run, _Progress
-from asyncudf._metrics.function_metrics import FunctionMetrics
-from asyncudf._metrics.time_account import State
+from asyncudf._observe.function_metrics import FunctionMetrics
+from asyncudf._observe.time_account import State
+from asyncudf._spark.api.monitor import Run, _Progress
 from asyncudf._spark.monitoring.live import Address, LiveReporter, LiveServer
 
 TASKS, SECONDS = 4_000, 30.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import griffe
 
-from asyncudf._metrics.function_metrics import described
+from asyncudf._observe.function_metrics import described
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]

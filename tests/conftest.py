@@ -7,7 +7,7 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
-from asyncudf._loop import bridge
+from asyncudf._engine.loop import bridge
 from tests.kit.java import start_fast
 from tests.kit.loops import run_coroutine
 from tests.kit.thorough import EXAMPLES, THOROUGH_EXAMPLES

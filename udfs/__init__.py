@@ -62,25 +62,32 @@ if _find_spec("pyspark") is None:
 
 from asyncudf.queues._public import publish as _publish
 
-from ._api.decorator import AsyncUDF, async_pandas_udf
-from ._api.dry_run import dry_run
-from ._api.lookup_table import LookupTable
-from ._api.monitor import Run, monitor
-from ._api.sinks import async_sink, sink_source, stream_sink
-from ._api.stream import AsyncStream, ordered_wait, unordered_wait
-from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, FunctionError, OptionError, ResultError
+from ._errors.exceptions import (
+    AsyncTimeoutError,
+    AsyncUDFError,
+    FatalError,
+    FunctionError,
+    OptionError,
+    ResultError,
+)
 from ._functions.async_function import AsyncFunction, ResultFuture, RuntimeContext
+from ._functions.options import OutputMode
 from ._functions.process_function import Collector, ProcessContext, ProcessFunction
+from ._functions.retry import RetryStrategy
 from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
-from ._policies.budget import Budget
-from ._policies.capacity import AdaptiveCapacity
-from ._policies.circuit_breaker import CircuitBreaker
-from ._policies.options import OutputMode
-from ._policies.rate_limit import RateLimit
-from ._policies.retry import RetryStrategy
-from ._policies.watermarks import WatermarkStrategy
-from ._reports.dry_run import DryRun
-from ._reports.sink_report import SinkError, SinkReport
+from ._functions.watermarks import WatermarkStrategy
+from ._limits.adaptive_capacity import AdaptiveCapacity
+from ._limits.budget import Budget
+from ._limits.circuit_breaker import CircuitBreaker
+from ._limits.rate_limit import RateLimit
+from ._observe.reports.dry_run import DryRun
+from ._observe.reports.sink_report import SinkError, SinkReport
+from ._spark.api.decorator import AsyncUDF, async_pandas_udf
+from ._spark.api.dry_run import dry_run
+from ._spark.api.lookup_table import LookupTable
+from ._spark.api.monitor import Run, monitor
+from ._spark.api.sinks import async_sink, sink_source, stream_sink
+from ._spark.api.stream import AsyncStream, ordered_wait, unordered_wait
 from ._spark.shipping import ship
 from ._stores.base import ResultStore
 from ._version import VERSION as __version__  # noqa: F401, N811 - no name for `import *`

@@ -11,10 +11,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ._doctor.findings import as_text, exit_status
-from ._doctor.packages import PACKAGE, version_of
-from ._doctor.probes import Examination, examine
-from ._text.safe import safe_repr
+from ._errors.safe import safe_repr
+from ._observe.doctor.findings import as_text, exit_status
+from ._observe.doctor.packages import PACKAGE, version_of
+from ._observe.doctor.probes import Examination, examine
 
 MOST_DIGITS = 9  # of a number of calls: a longer one is a typing error
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from asyncudf import AsyncStream, RetryStrategy, async_pandas_udf, http, monitor
-from asyncudf._reports import displays
-from asyncudf._reports.progress import Progress, Snapshot
+from asyncudf._observe.reports import displays
+from asyncudf._observe.reports.progress import Progress, Snapshot
 
 from .svg import svg
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from asyncudf._api.monitor import Run, _Progress
-from asyncudf._metrics.run_metrics import TaskAttempt
+from asyncudf._observe.run_metrics import TaskAttempt
+from asyncudf._spark.api.monitor import Run, _Progress
 from asyncudf._spark.monitoring.job_watch import JobWatch
 from asyncudf._spark.monitoring.task_report import SESSION_CONF, WORKER_LOGS
 

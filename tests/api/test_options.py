@@ -31,9 +31,9 @@ from asyncudf import (
     ordered_wait,
     unordered_wait,
 )
+from asyncudf._errors.checks import Seconds
+from asyncudf._functions.options import CallOptions, FunctionOptions, Options
 from asyncudf._functions.signature import batch_rows, read_function
-from asyncudf._policies.checks import Seconds
-from asyncudf._policies.options import CallOptions, FunctionOptions, Options
 from asyncudf.testing import MemoryStore, OperatorHarness, run_rows, run_stream
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
@@ -112,7 +112,7 @@ class EntryPoint:
 
 
 # They are found under the module that the function was written in, and a public one says that it is in `asyncudf`.
-WRITTEN: Any = types.SimpleNamespace(__module__="asyncudf._api.decorator", __qualname__="async_pandas_udf")
+WRITTEN: Any = types.SimpleNamespace(__module__="asyncudf._spark.api.decorator", __qualname__="async_pandas_udf")
 OVERLOADS = typing.get_overloads(WRITTEN)
 
 ENTRY_POINTS = {

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from asyncudf import OptionError, ResultError
 from asyncudf._arrow.validation import validator
-from asyncudf._policies.options import ExtraFields
+from asyncudf._functions.options import ExtraFields
 from asyncudf.testing import run_rows
 
 UTC = datetime.UTC

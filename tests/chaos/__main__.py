@@ -29,7 +29,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from asyncudf._text.figures import things
+from asyncudf._errors.figures import things
 from tests.chaos.budgets import run_budgets
 from tests.chaos.checks import CHECKS, Job, faults_of
 from tests.chaos.running import run_job

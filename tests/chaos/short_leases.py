@@ -2,7 +2,7 @@
 
 from pyspark.daemon import manager
 
-from asyncudf._coordination import budgets
+from asyncudf._limits import shared_budget as budgets
 
 budgets.LEASE = 3.0
 

@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from asyncudf import RateLimit
-from asyncudf._coordination.budgets import SPEND, SharedFailures
-from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.health import HEALTH
-from asyncudf._coordination.share import SHARE, CapacityShare, prepare_shares
-from asyncudf._policies.error_budget import ErrorBudget, Failures
+from asyncudf._limits.coordinator import Coordinator
+from asyncudf._limits.failures import ErrorBudget, Failures
+from asyncudf._limits.health import HEALTH
+from asyncudf._limits.job_capacity import SHARE, CapacityShare, prepare_shares
+from asyncudf._limits.shared_budget import SPEND, SharedFailures
 from tests.kit.coordinators import (
     OnGivenTime,
     Scripts,

@@ -21,8 +21,8 @@ import pytest
 import redis
 
 from asyncudf import OptionError
-from asyncudf._coordination.client import Coordinator
-from asyncudf._coordination.server import WATCHDOG, CoordinatorServer, _executable
+from asyncudf._limits.coordinator import Coordinator
+from asyncudf._limits.coordinator_server import WATCHDOG, CoordinatorServer, _executable
 from tests.kit.coordinators import Server, coordinator, space_of_its_own, watchdog_of
 from tests.kit.errors import task_fails
 from tests.kit.forgetful import Forgetful
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.services
 SILENT: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
 DRIVER = """
 import os, sys, time
-from asyncudf._coordination.server import CoordinatorServer
+from asyncudf._limits.coordinator_server import CoordinatorServer
 server = CoordinatorServer()
 if "fork" in sys.argv and os.fork() == 0:
     time.sleep(60)
@@ -207,7 +207,7 @@ async def test_a_connection_that_something_on_the_way_has_forgotten(
     monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     """After an hour of silence, in one long call, the task asks again over another connection."""
-    monkeypatch.setattr("asyncudf._coordination.client.ANSWER", 0.2)
+    monkeypatch.setattr("asyncudf._limits.coordinator.ANSWER", 0.2)
     async with Forgetful(urlsplit(server.url).port or 0) as way:
         url = server.url.replace(f":{way.target}", f":{way.port}")
         async with Coordinator(url, space_of_its_own(), clock=time.monotonic, patience=20.0) as connection:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
-from asyncudf._coordination.budgets import KEEP_NAMED, LEASE, Ledger, SharedBudget
-from asyncudf._coordination.client import Coordinator, TaskLink
+from asyncudf._limits.coordinator import Coordinator, TaskLink
+from asyncudf._limits.shared_budget import KEEP_NAMED, LEASE, Ledger, SharedBudget
 from asyncudf._stores.ledgers import ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own

@@ -12,8 +12,8 @@ import pytest
 
 import asyncudf
 from asyncudf.__main__ import main
-from asyncudf._doctor.findings import Finding
-from asyncudf._doctor.packages import version_of
+from asyncudf._observe.doctor.findings import Finding
+from asyncudf._observe.doctor.packages import version_of
 
 
 def findings_of(*findings: Finding):
@@ -77,7 +77,7 @@ package = sys.modules["asyncudf"] = types.ModuleType("asyncudf")
 package.__path__ = [{os.path.dirname(asyncudf.__file__)!r}]
 from asyncudf import __main__ as doctor
 doctor.examine = lambda examination: iter([doctor_finding])
-from asyncudf._doctor.findings import Finding
+from asyncudf._observe.doctor.findings import Finding
 doctor_finding = Finding("java", "ok", "17")
 sys.exit(doctor.main({arguments.split()!r}))
 """

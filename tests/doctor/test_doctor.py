@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from asyncudf._doctor import packages, probes, programs
-from asyncudf._doctor.findings import Finding, clear, export
-from asyncudf._doctor.packages import spark_folder, spark_in
-from asyncudf._doctor.probes import PROBES, Examination, examine, guarded
-from asyncudf._doctor.programs import (
+from asyncudf._observe.doctor import packages, probes, programs
+from asyncudf._observe.doctor.findings import Finding, clear, export
+from asyncudf._observe.doctor.packages import spark_folder, spark_in
+from asyncudf._observe.doctor.probes import PROBES, Examination, examine, guarded
+from asyncudf._observe.doctor.programs import (
     Java,
     Python,
     TinyJob,

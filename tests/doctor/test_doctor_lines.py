@@ -8,9 +8,9 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor import packages, programs
-from asyncudf._doctor.findings import Finding, as_text, clear, exit_status, export, short_message
-from asyncudf._doctor.packages import (
+from asyncudf._observe.doctor import packages, programs
+from asyncudf._observe.doctor.findings import Finding, as_text, clear, exit_status, export, short_message
+from asyncudf._observe.doctor.packages import (
     as_line,
     check_extras,
     check_package,
@@ -19,8 +19,8 @@ from asyncudf._doctor.packages import (
     check_spark_home,
     read_extras,
 )
-from asyncudf._doctor.probes import check_open_files, check_worker_files
-from asyncudf._doctor.programs import (
+from asyncudf._observe.doctor.probes import check_open_files, check_worker_files
+from asyncudf._observe.doctor.programs import (
     Java,
     JavaSettings,
     Python,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.requirements import Requirement
 
-from asyncudf._doctor.packages import _counts, fits, required_of, version_of
+from asyncudf._observe.doctor.packages import _counts, fits, required_of, version_of
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import RetryStrategy, async_pandas_udf, http
-from asyncudf._calls.decisions import Decision, Decisions, Ending, RetryAt, Way
-from asyncudf._policies.failure import Failure
+from asyncudf._engine.calls.decisions import Decision, Decisions, Ending, RetryAt, Way
+from asyncudf._errors.failure import Failure
 from tests.kit.limited import ThrottledError
 
 TWICE = RetryStrategy.fixed_delay(3, 2.0)

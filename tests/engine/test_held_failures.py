@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from asyncudf import CircuitBreaker, async_pandas_udf
-from asyncudf._calls.row import Row
-from asyncudf._calls.service import Service
-from asyncudf._metrics.counters import TaskCounters
-from asyncudf._policies.failure import Failure
+from asyncudf._engine.calls.row import Row
+from asyncudf._engine.calls.service import Service
+from asyncudf._errors.failure import Failure
+from asyncudf._observe.counters import TaskCounters
 
 
 def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_after_it() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from asyncudf import OutputTag, RuntimeContext, WatermarkStrategy, async_pandas_udf
-from asyncudf._operators.async_wait import AsyncWaitOperator
-from asyncudf._operators.outputs import (
+from asyncudf._engine.operators.async_wait import AsyncWaitOperator
+from asyncudf._engine.operators.outputs import (
     BroadcastingOutput,
     CopyingBroadcastingOutput,
     Output,
@@ -19,8 +19,8 @@ from asyncudf._operators.outputs import (
     ReportingOutput,
     SplittingOutput,
 )
-from asyncudf._operators.synchronous import WatermarkOperator
-from asyncudf._policies.watermarks import WatermarkGenerator
+from asyncudf._engine.operators.synchronous import WatermarkOperator
+from asyncudf._functions.watermarks import WatermarkGenerator
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.outputs import Taken

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf._calls.deadlines import Deadlines
-from asyncudf._calls.row import Row, RowState
+from asyncudf._engine.calls.deadlines import Deadlines
+from asyncudf._engine.calls.row import Row, RowState
 from asyncudf.testing import VirtualClockLoop
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from asyncudf._errors.safe import safe_repr, safe_str
 from asyncudf._errors.traces import trace_of
-from asyncudf._text.safe import safe_repr, safe_str
 from asyncudf.testing import run_rows
 from tests.kit.errors import Raises
 

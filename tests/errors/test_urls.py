@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from asyncudf._text.safe import without_secrets
+from asyncudf._errors.safe import without_secrets
 
 CLEANED = {
     "https://example.com/v1?key=secret": "https://example.com/v1?***",

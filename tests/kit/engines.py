@@ -12,11 +12,11 @@ from typing import Any
 from unittest import mock
 
 from asyncudf import AsyncUDF, OutputTag, async_pandas_udf
-from asyncudf._calls import service
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
-from asyncudf._coordination.client import CoordinatorConfig
-from asyncudf._metrics.run_metrics import RunMetrics
+from asyncudf._engine.calls import service
+from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._observe.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _runs
 from asyncudf.testing._runs import ListOutput, chain_of, elements_of

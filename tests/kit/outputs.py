@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncudf import OutputTag
-from asyncudf._operators.outputs import Output
+from asyncudf._engine.operators.outputs import Output
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asyncudf import AsyncUDF, RetryStrategy, async_pandas_udf
-from asyncudf._text import figures
+from asyncudf._errors import figures
 from tests.kit.engines import Engine, added_up
 
 BEGAN = 1_795_000_000.0  # some day in November 2026

@@ -22,10 +22,10 @@ import pytest
 import asyncudf.queues
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, ProcessFunction, RateLimit, ResultFuture
 from asyncudf._arrow.rows import records_of
-from asyncudf._coordination.client import CoordinatorConfig
-from asyncudf._loop import watchdog
-from asyncudf._loop.bridge import Bridge
-from asyncudf._loop.watchdog import INTERVAL, TURN_LIMIT, BlockedTime
+from asyncudf._engine.loop import watchdog
+from asyncudf._engine.loop.bridge import Bridge
+from asyncudf._engine.loop.watchdog import INTERVAL, TURN_LIMIT, BlockedTime
+from asyncudf._limits.coordinator import CoordinatorConfig
 from asyncudf._spark.evaluations import StreamSource
 from asyncudf._spark.planner import rows_node
 from asyncudf._spark.types import parsed

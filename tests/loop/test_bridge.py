@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, ResultFuture
-from asyncudf._loop import bridge as bridge_module
-from asyncudf._loop import event_loops
-from asyncudf._loop.bridge import Bridge, SparkSide
+from asyncudf._engine.loop import bridge as bridge_module
+from asyncudf._engine.loop import event_loops
+from asyncudf._engine.loop.bridge import Bridge, SparkSide
 from asyncudf.queues import StreamRecord
 from tests.kit.bridges import batch, begin_to_close, start
 from tests.kit.threads import left_threads, loop_threads

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._loop.collector import LOOK_GAP, collecting_by_time
+from asyncudf._engine.loop.collector import LOOK_GAP, collecting_by_time
 from asyncudf.testing import VirtualClockLoop
 
 THRESHOLDS = (700, 10, 10)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from asyncudf._calls.resources import bounded
-from asyncudf._loop.event_loops import GRACE, run_to_end
-from asyncudf._loop.limited import within
+from asyncudf._engine.calls.resources import bounded
+from asyncudf._engine.loop.event_loops import GRACE, run_to_end
+from asyncudf._engine.loop.limited import within
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.functions import hang, swallow
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf._loop import bridge as bridge_module
-from asyncudf._loop.bridge import Bridge, SparkSide
+from asyncudf._engine.loop import bridge as bridge_module
+from asyncudf._engine.loop.bridge import Bridge, SparkSide
 from asyncudf._spark.worker import flusher
 from tests.kit.bridges import batch, start
 from tests.kit.threads import loop_threads

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, RetryStrategy, async_pandas_udf
-from asyncudf._loop import event_loops
-from asyncudf._loop.event_loops import MOST_HUNG, SPARE, CallThreads
+from asyncudf._engine.loop import event_loops
+from asyncudf._engine.loop.event_loops import MOST_HUNG, SPARE, CallThreads
 from asyncudf.testing import run_rows
 from tests.kit.clocks import HandClock
 from tests.kit.errors import task_fails
@@ -145,7 +145,7 @@ def test_calls_that_send_their_work_to_a_thread_are_not_starved_either(
 def test_a_hanging_thread_does_not_keep_the_process_from_its_end() -> None:
     program = """
         import time
-        from asyncudf._loop import event_loops
+        from asyncudf._engine.loop import event_loops
         from asyncudf.testing import run_rows
 
         event_loops.GRACE = 0.1

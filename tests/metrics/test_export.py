@@ -17,9 +17,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, generate_latest
 
-from asyncudf._metrics.export import AT_ONCE, RECORDS, Exporter
-from asyncudf._metrics.function_metrics import KINDS_APART, FunctionMetrics
-from asyncudf._metrics.time_account import State
+from asyncudf._observe.export import AT_ONCE, RECORDS, Exporter
+from asyncudf._observe.function_metrics import KINDS_APART, FunctionMetrics
+from asyncudf._observe.time_account import State
 
 FUNCTION = {"code.function.name": "jobs.weather", "asyncudf.entry_point": "column"}
 
@@ -173,8 +173,8 @@ class TestWithoutAnSDK:
     def test_nothing_is_imported(self) -> None:
         program = (
             "import sys; import asyncudf\n"
-            "from asyncudf._metrics.export import Exporter\n"
-            "from asyncudf._metrics.function_metrics import FunctionMetrics\n"
+            "from asyncudf._observe.export import Exporter\n"
+            "from asyncudf._observe.function_metrics import FunctionMetrics\n"
             "Exporter('f', 'column').export(FunctionMetrics(rows=1), 1, 1)\n"
             "assert not [name for name in sys.modules if name.split('.')[0] in ('opentelemetry', 'rich', 'IPython')]"
         )

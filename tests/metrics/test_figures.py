@@ -16,7 +16,7 @@ LINE = """    naps: int = _figure(
 read = SourceFileLoader.get_code
 
 def get_code(self, name):
-    if name != "asyncudf._metrics.function_metrics":
+    if name != "asyncudf._observe.function_metrics":
         return read(self, name)
     source = self.get_source(name)
     place = source.index("    retries: int")
@@ -29,12 +29,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from asyncudf import Run
-from asyncudf._metrics.export import Exporter
-from asyncudf._metrics.function_metrics import FunctionMetrics
-from asyncudf._metrics.export import task_line
-from asyncudf._metrics.run_metrics import RunMetrics
-from asyncudf._reports.run_report import _page
-from asyncudf._reports.summary import summary
+from asyncudf._observe.export import Exporter
+from asyncudf._observe.function_metrics import FunctionMetrics
+from asyncudf._observe.export import task_line
+from asyncudf._observe.run_metrics import RunMetrics
+from asyncudf._observe.reports.run_report import _page
+from asyncudf._observe.reports.summary import summary
 from asyncudf._spark.monitoring.run_frame import SCHEMA, _row
 
 reader = InMemoryMetricReader()

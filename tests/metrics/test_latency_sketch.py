@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._metrics.latency_sketch import LatencySketch
+from asyncudf._observe.latency_sketch import LatencySketch
 
 LATENCIES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=200)
 

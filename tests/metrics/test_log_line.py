@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from asyncudf._metrics.export import task_line
-from asyncudf._metrics.function_metrics import FunctionMetrics
-from asyncudf._metrics.time_account import State
+from asyncudf._observe.export import task_line
+from asyncudf._observe.function_metrics import FunctionMetrics
+from asyncudf._observe.time_account import State
 
 
 def totals(*latencies: float, **counts: float) -> FunctionMetrics:

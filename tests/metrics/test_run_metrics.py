@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._api.monitor import Run
-from asyncudf._metrics.function_metrics import KINDS_APART, OTHERS, FunctionMetrics
-from asyncudf._metrics.run_metrics import UNSURE, RunMetrics
-from asyncudf._metrics.time_account import State
+from asyncudf._observe.function_metrics import KINDS_APART, OTHERS, FunctionMetrics
+from asyncudf._observe.run_metrics import UNSURE, RunMetrics
+from asyncudf._observe.time_account import State
+from asyncudf._spark.api.monitor import Run
 from tests.kit.costs import python_calls
 
 

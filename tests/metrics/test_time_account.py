@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._metrics.time_account import SparkThread, State, TimeAccount
+from asyncudf._observe.time_account import SparkThread, State, TimeAccount
 
 
 class Clock:

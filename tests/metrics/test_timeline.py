@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._metrics.counters import MOST_POINTS, Point, Timeline
+from asyncudf._observe.counters import MOST_POINTS, Point, Timeline
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 100), st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=700))

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from asyncudf._policies.call_outcome import CallOutcome
+from asyncudf._errors.call_outcome import CallOutcome
 
 __all__ = ("Fixed", "Phase", "Policy", "Run", "Service", "simulate", "simulate_tasks")
 

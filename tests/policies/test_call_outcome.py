@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncTimeoutError, ResultError
-from asyncudf._policies.call_outcome import CallOutcome, outcome_of
+from asyncudf._errors.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import is_retryable
 
 UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AdaptiveCapacity, OptionError
-from asyncudf._policies.call_outcome import CallOutcome
-from asyncudf._policies.capacity import CapacityPolicy
+from asyncudf._errors.call_outcome import CallOutcome
+from asyncudf._limits.adaptive_capacity import CapacityPolicy
 from tests.kit.thorough import times
 
 from .services import Fixed, Phase, Run, Service, simulate, simulate_tasks

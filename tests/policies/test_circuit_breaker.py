@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import AsyncTimeoutError, CircuitBreaker, OptionError
-from asyncudf._policies.call_outcome import CallOutcome
-from asyncudf._policies.circuit_breaker import Breaker
-from asyncudf._policies.failure import Failure
+from asyncudf._errors.call_outcome import CallOutcome
+from asyncudf._errors.failure import Failure
+from asyncudf._limits.circuit_breaker import Breaker
 from tests.kit.limited import ThrottledError
 
 UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED

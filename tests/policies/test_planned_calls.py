@@ -1,6 +1,6 @@
 """Bounds add up and multiply, and what is not known stays so; how long calls take."""
 
-from asyncudf._policies.planned_calls import Bounds, expected_seconds
+from asyncudf._observe.planned_calls import Bounds, expected_seconds
 
 
 def test_bounds_add_up_multiply_and_join() -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, OptionError, RateLimit
-from asyncudf._coordination.client import CoordinatorConfig
-from asyncudf._policies.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
+from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._limits.rate_limit import BlockSize, Bucket, LeasedPermits, Scope, take
 from asyncudf.testing import run_rows
 from tests.kit.limited import most_within, now
 

@@ -12,7 +12,7 @@ import tenacity
 
 from asyncudf import OptionError, RetryStrategy
 from asyncudf._errors.http import retry_after
-from asyncudf._policies.retry import EndedAttempt
+from asyncudf._functions.retry import EndedAttempt
 
 FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_backoff
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.cases
-from asyncudf._operators.outputs import OUTPUT_BYTES
+from asyncudf._engine.operators.outputs import OUTPUT_BYTES
 from benchmarks import _results
 from benchmarks.__main__ import main
 from benchmarks._harness import Case, Figure, Target

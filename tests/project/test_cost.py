@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from asyncudf import CircuitBreaker, RateLimit, ResultStore
-from asyncudf._metrics.counters import TaskCounters
+from asyncudf._observe.counters import TaskCounters
 from asyncudf.testing import MemoryStore, VirtualClockLoop
 from benchmarks._engine import engine
 from benchmarks._work import CAPACITY, instant, pulled, suspends_once

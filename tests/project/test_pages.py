@@ -14,7 +14,7 @@ from typing import get_type_hints
 import pytest
 
 import asyncudf
-from asyncudf._policies.options import FunctionOptions
+from asyncudf._functions.options import FunctionOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob(".github/*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

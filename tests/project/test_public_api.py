@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from asyncudf._policies.options import FunctionOptions, Options
+from asyncudf._functions.options import FunctionOptions, Options
 
 FROZEN = Path(__file__).with_name("public_api.txt")
 # Members of public classes, and constructors, that only asyncudf itself calls: no promise to users.

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._metrics.latency_sketch import LatencySketch
-from asyncudf._reports.run_report import TICK_SPACE, curves_of, histogram_of, segments_of
+from asyncudf._observe.latency_sketch import LatencySketch
+from asyncudf._observe.reports.run_report import TICK_SPACE, curves_of, histogram_of, segments_of
 
 QUANTILES = ("p50", "p95", "p99")
 latencies = st.lists(st.floats(min_value=0, max_value=1e5), min_size=1, max_size=60)

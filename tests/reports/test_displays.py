@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asyncudf._reports.displays import TerminalDisplay, progress_display
-from asyncudf._reports.progress import Snapshot
+from asyncudf._observe.reports.displays import TerminalDisplay, progress_display
+from asyncudf._observe.reports.progress import Snapshot
 
 
 def figures(**others: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, get_args
 
 from asyncudf import DryRun
-from asyncudf._policies.planned_calls import Bounds, Reason, RowCosts
-from asyncudf._reports.dry_run import WHY, Mention
+from asyncudf._observe.planned_calls import Bounds, Reason, RowCosts
+from asyncudf._observe.reports.dry_run import WHY, Mention
 
 MENTION = Mention(
     function="weather",

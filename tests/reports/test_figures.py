@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._text.figures import bytes_, count, number, rate, seconds, share, things
+from asyncudf._errors.figures import bytes_, count, number, rate, seconds, share, things
 
 UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 BOUNDS = {"µs": 1000, "ms": 1000, "s": 60, "min": 60, "h": 24, "d": math.inf}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asyncudf import Budget, CircuitBreaker
-from asyncudf._reports.manifest import manifest
-from asyncudf._reports.run_report import run_report
-from asyncudf._reports.summary import summary
+from asyncudf._observe.reports.manifest import manifest
+from asyncudf._observe.reports.run_report import run_report
+from asyncudf._observe.reports.summary import summary
 from asyncudf.testing import MemoryStore
 from tests.kit.runs import run_of_a_function, run_that_ends
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import RuntimeContext
-from asyncudf._reports.progress import Progress, ProgressTracker, Snapshot, line
+from asyncudf._observe.reports.progress import Progress, ProgressTracker, Snapshot, line
 from tests.kit.figures import figures as figures_of_a_run
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from asyncudf._metrics.function_metrics import SinkRows
-from asyncudf._reports.progress import Progress, Snapshot, details, heading, tasks
+from asyncudf._observe.function_metrics import SinkRows
+from asyncudf._observe.reports.progress import Progress, Snapshot, details, heading, tasks
 
 ONE = Progress(
     label="weather", rows=1, expected=1, is_estimated=False, share=None, rate=1.0, in_flight=1, errors=1, retries=1,

@@ -22,10 +22,10 @@ from asyncudf import (
     RuntimeContext,
     http,
 )
-from asyncudf._metrics.function_metrics import SinkRows
-from asyncudf._reports.manifest import manifest
-from asyncudf._reports.progress import ProgressTracker, Snapshot, line
-from asyncudf._reports.summary import summary
+from asyncudf._observe.function_metrics import SinkRows
+from asyncudf._observe.reports.manifest import manifest
+from asyncudf._observe.reports.progress import ProgressTracker, Snapshot, line
+from asyncudf._observe.reports.summary import summary
 from asyncudf.testing import MemoryStore
 from tests.kit.engines import Engine
 from tests.kit.runs import figures_of

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from asyncudf import OptionError, async_pandas_udf
-from asyncudf._reports.run_report import run_report
-from asyncudf._text import figures
+from asyncudf._errors import figures
+from asyncudf._observe.reports.run_report import run_report
 from tests.kit.colours import closest
 from tests.kit.pages import Element, figures_in, read_page, value_at
 from tests.kit.plain_figures import STATES

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._reports.run_report import run_report
+from asyncudf._observe.reports.run_report import run_report
 from tests.kit.browser import MISSING, Browser, browser, find_browser
 from tests.kit.sample_runs import SAMPLES
 

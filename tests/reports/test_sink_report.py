@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asyncudf import RateLimit, ResultStore, SinkError, SinkReport
-from asyncudf._metrics.function_metrics import SinkRows
-from asyncudf._reports.progress import ProgressTracker, Snapshot
-from asyncudf._reports.summary import summary
+from asyncudf._observe.function_metrics import SinkRows
+from asyncudf._observe.reports.progress import ProgressTracker, Snapshot
+from asyncudf._observe.reports.summary import summary
 from asyncudf._spark.sinks import SinkFigures
 from asyncudf.testing import MemoryStore
 from tests.kit.engines import Engine

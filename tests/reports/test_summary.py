@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf._reports.summary import summary
-from asyncudf._reports.verdict import verdict
+from asyncudf._observe.reports.summary import summary
+from asyncudf._observe.reports.verdict import verdict
 from tests.kit.plain_figures import figures, latencies, task
 from tests.kit.runs import run_of_a_function
 

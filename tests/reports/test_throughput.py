@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._reports.function_figures import throughput_of
+from asyncudf._observe.reports.function_figures import throughput_of
 
 
 def function_of(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._reports.function_figures import rounded_up
-from asyncudf._reports.verdict import verdict
+from asyncudf._observe.reports.function_figures import rounded_up
+from asyncudf._observe.reports.verdict import verdict
 from tests.kit.plain_figures import STATES, figures, latencies, task
 
 BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import CircuitBreaker, RateLimit, RetryStrategy
-from asyncudf._reports.verdict import verdict
+from asyncudf._observe.reports.verdict import verdict
 from asyncudf.testing import MemoryStore
 from tests.kit.plain_figures import figures
 from tests.kit.runs import run_that_ends

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._reports.verdict import verdict
+from asyncudf._observe.reports.verdict import verdict
 from tests.kit.plain_figures import figures, latencies, task
 
 BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}

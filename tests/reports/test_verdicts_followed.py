@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncudf import AdaptiveCapacity, AsyncStream, CircuitBreaker, RateLimit, ResultStore, RetryStrategy, http
-from asyncudf._reports.summary import summary
-from asyncudf._reports.verdict import verdict
+from asyncudf._observe.reports.summary import summary
+from asyncudf._observe.reports.verdict import verdict
 from tests.kit.engines import Engine
 from tests.kit.runs import figures_of, run_of_a_function, run_of_a_stream, run_of_tasks
 from tests.kit.thorough import examples

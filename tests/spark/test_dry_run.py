@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncFunction, AsyncStream, RateLimit, ResultStore, async_pandas_udf, dry_run, ordered_wait
-from asyncudf._policies.planned_calls import Bounds, RowCosts
+from asyncudf._observe.planned_calls import Bounds, RowCosts
 from asyncudf.testing import run_rows
 from tests.spark.test_calls_per_row import MENTIONS
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from asyncudf import async_pandas_udf
-from asyncudf._stored.coalescing import SingleFlight
-from asyncudf._stored.stored_results import StoredResults, StoreWriter
+from asyncudf._engine.stored.coalescing import SingleFlight
+from asyncudf._engine.stored.stored_results import StoredResults, StoreWriter
 from asyncudf.queues._queues import RecordEntry
 from tests.kit.engines import Engine
 from tests.kit.stores import Counting, LeasedStore, SlowStore

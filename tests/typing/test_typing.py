@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncudf._policies.options import FunctionOptions
+from asyncudf._functions.options import FunctionOptions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import AsyncUDFError, ResultError
 from .._errors.records import ERROR_FIELDS
-from .._text.safe import type_name
+from .._errors.safe import type_name
 from .columns import as_key, python_values
 from .objects import ObjectType, has_objects, stored_type
 from .sizes import size_as_objects

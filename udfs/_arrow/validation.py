@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._functions.annotations import is_model
-from .._policies.options import ExtraFields
+from .._functions.options import ExtraFields
 from .objects import ObjectType, stored_type
 from .rows import fields_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from .._errors.exceptions import ResultError
+from .._errors.safe import safe_repr
 from .._errors.type_mismatch import TypeMismatchError, check_awaited
 from .._functions.annotations import Vector
-from .._text.safe import safe_repr
 from .objects import has_objects, seen_type, stored_type
 from .rows import fields_of, normalized, read_back
 from .validation import validator

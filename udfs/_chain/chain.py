@@ -20,11 +20,11 @@ from asyncudf.queues import LatencyMarker, StreamRecord
 
 from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
 from .._arrow.sizes import size_as_objects
-from .._operators.async_wait import AsyncWaitOperator
-from .._operators.input import InputElement
-from .._operators.memory import InputBatch, TaskBatches
-from .._operators.operator import BufferedOperator, ChainedOperator, Operator, SourceOperator
-from .._operators.outputs import (
+from .._engine.operators.async_wait import AsyncWaitOperator
+from .._engine.operators.input import InputElement
+from .._engine.operators.memory import InputBatch, TaskBatches
+from .._engine.operators.operator import BufferedOperator, ChainedOperator, Operator, SourceOperator
+from .._engine.operators.outputs import (
     BroadcastingOutput,
     ChainingOutput,
     CopyingBroadcastingOutput,
@@ -33,7 +33,7 @@ from .._operators.outputs import (
     ReportingOutput,
     SplittingOutput,
 )
-from .._policies.watermarks import WatermarkGenerator
+from .._functions.watermarks import WatermarkGenerator
 from .environment import TaskEnvironment
 from .plan import AssignFactory, ChainPlan, StreamNode, WaitFactory
 

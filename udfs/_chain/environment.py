@@ -8,13 +8,13 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from .._coordination.client import TaskIdentity
+from .._engine.operators.memory import TaskBatches
+from .._engine.stored.stored_results import StoredResults
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
-from .._metrics.counters import TaskCounters
-from .._metrics.time_account import SparkThread
-from .._operators.memory import TaskBatches
-from .._stored.stored_results import StoredResults
+from .._limits.coordinator import TaskIdentity
+from .._observe.counters import TaskCounters
+from .._observe.time_account import SparkThread
 from .._stores.base import in_folder, of_task
 from .function_plan import FunctionPlan
 

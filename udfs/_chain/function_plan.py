@@ -9,18 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from .._arrow.result_codec import StoredResultCodec, type_text
 from .._arrow.rows import capture_type
 from .._arrow.sizes import estimated_size, fixed_size, size_estimate
-from .._arrow.stored_results import StoredResultCodec, type_text
 from .._arrow.validation import validator
 from .._arrow.vectors import SinkCodec, VectorCodec
-from .._calls.invokers import with_own_arguments
-from .._coordination.client import CoordinatorConfig
+from .._engine.calls.invokers import with_own_arguments
 from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name
+from .._functions.options import OnError, Options
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
-from .._policies.options import OnError, Options
+from .._limits.coordinator import CoordinatorConfig
 from .._stores.keys import ResultKeys
 
 

@@ -15,25 +15,25 @@ from .._arrow.layout import ColumnGroup, Projection, RowLayout
 from .._arrow.objects import has_objects
 from .._arrow.sizes import size_of_dict
 from .._arrow.validation import validator
-from .._errors.exceptions import FunctionError
-from .._errors.records import Redact
-from .._functions.async_function import RuntimeContext
-from .._functions.process_function import ProcessContext, ProcessFunction
-from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
-from .._operators.async_wait import AsyncWaitOperator
-from .._operators.memory import PLACE_BYTES, RowSizes
-from .._operators.operator import ChainedOperator
-from .._operators.outputs import Output, TimestampedCollector
-from .._operators.synchronous import (
+from .._engine.operators.async_wait import AsyncWaitOperator
+from .._engine.operators.memory import PLACE_BYTES, RowSizes
+from .._engine.operators.operator import ChainedOperator
+from .._engine.operators.outputs import Output, TimestampedCollector
+from .._engine.operators.synchronous import (
     FilterOperator,
     ProcessOperator,
     UnionOperator,
     WatermarkColumnOperator,
     WatermarkOperator,
 )
-from .._policies.options import EventLoop
-from .._policies.watermarks import WatermarkGenerator, WatermarkStrategy
-from .._stored.elements import KEY_BYTES_MORE
+from .._engine.stored.elements import KEY_BYTES_MORE
+from .._errors.exceptions import FunctionError
+from .._errors.records import Redact
+from .._functions.async_function import RuntimeContext
+from .._functions.options import EventLoop
+from .._functions.process_function import ProcessContext, ProcessFunction
+from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from .._functions.watermarks import WatermarkGenerator, WatermarkStrategy
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 

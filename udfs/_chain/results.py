@@ -15,9 +15,9 @@ from asyncudf.queues import StreamRecord
 from .._arrow.layout import ColumnGroup, RowLayout
 from .._arrow.rows import as_normalized, error_type, fields_of, normalized
 from .._arrow.validation import validator
+from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .plan import StreamNode
 
 UNDECLARED_ROWS = 1000  # rows of a side output that is not declared, packed into one value

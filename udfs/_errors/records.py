@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from .._text.safe import safe_repr, safe_str, shortened, type_name
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
+from .safe import safe_repr, safe_str, shortened, type_name
 from .task_faults import advice, fault_of
 from .traces import is_group, leaves
 

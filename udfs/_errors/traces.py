@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from .._text.safe import presentable, type_name
 from .exceptions import AsyncUDFError
+from .safe import presentable, type_name
 
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
 _cause: Any = vars(BaseException)["__cause__"].__get__

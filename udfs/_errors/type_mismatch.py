@@ -8,8 +8,8 @@ import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from .._text.safe import safe_repr, safe_str, type_name
 from .exceptions import ResultError
+from .safe import safe_repr, safe_str, type_name
 
 SHOWN_FIELDS = 8
 CONTAINERS = (dict, list, tuple)

@@ -11,11 +11,11 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
+from .._errors.checks import is_number
 from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
+from .._errors.safe import safe_repr
 from .._errors.type_mismatch import check_awaited, result_error
-from .._policies.checks import is_number
 from .._stores.keys import ResultKeys
-from .._text.safe import safe_repr
 from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
 NO_RECORD = StreamRecord(())

@@ -10,8 +10,8 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
+from .._errors.safe import safe_repr
 from .._errors.type_mismatch import result_error
-from .._text.safe import safe_repr
 from .side_outputs import OutputTag, SideTypes, check_own_tag
 from .signature import called, is_coroutine_function
 

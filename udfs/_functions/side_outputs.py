@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._errors.exceptions import OptionError
 from .._errors.records import LETTER_FIELDS
-from .._text.safe import safe_repr
+from .._errors.safe import safe_repr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,10 +17,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
+from .._errors.checks import is_async_def
 from .._errors.exceptions import FunctionError, OptionError
-from .._policies.checks import is_async_def
-from .._policies.options import DEFAULT_BATCH_SIZE, Options, OutputMode
-from .._text.safe import safe_repr
+from .._errors.safe import safe_repr
 from .annotations import (
     UnknownTypeError,
     Vector,
@@ -32,6 +31,7 @@ from .annotations import (
     without_none,
 )
 from .async_function import AsyncFunction, RuntimeContext
+from .options import DEFAULT_BATCH_SIZE, Options, OutputMode
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 

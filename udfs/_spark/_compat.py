@@ -22,7 +22,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
-from .._text.safe import one_line
+from .._errors.safe import one_line
 from .pickling import with_import_help
 
 if TYPE_CHECKING:

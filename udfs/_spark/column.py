@@ -13,13 +13,13 @@ from pyspark.sql import Column
 from .._arrow.rows import ResultArrays, records_of, rows_of
 from .._arrow.sizes import size_as_objects
 from .._chain.function_plan import FunctionPlan
+from .._engine.loop.bridge import Bridge, pipe
+from .._engine.operators.input import InputElement
+from .._engine.operators.memory import BatchToken, InputBatch
 from .._errors.exceptions import AsyncUDFError, FunctionError
+from .._errors.safe import safe_repr
+from .._functions.options import Options
 from .._functions.signature import FunctionSpec
-from .._loop.bridge import Bridge, pipe
-from .._operators.input import InputElement
-from .._operators.memory import BatchToken, InputBatch
-from .._policies.options import Options
-from .._text.safe import safe_repr
 from ._compat import column_udf
 from .monitoring.task_report import TaskReportSpec
 from .objects import of_batch, user_defined_parameters, user_defined_type

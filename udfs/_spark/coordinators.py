@@ -17,18 +17,18 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from .._coordination.client import Coordinator, CoordinatorConfig
-from .._coordination.permits import open_limits
-from .._coordination.server import OTHER_WAYS, CoordinatorServer
-from .._coordination.share import prepare_shares
 from .._errors.exceptions import FatalError, OptionError
+from .._errors.safe import SecretUrl, without_secrets
 from .._functions.key_names import key_name
+from .._functions.options import Options
 from .._functions.signature import FunctionSpec
-from .._policies.options import Options
-from .._policies.rate_limit import RateLimit
+from .._limits.coordinator import Coordinator, CoordinatorConfig
+from .._limits.coordinator_server import OTHER_WAYS, CoordinatorServer
+from .._limits.job_capacity import prepare_shares
+from .._limits.permits import open_limits
+from .._limits.rate_limit import RateLimit
 from .._stores.base import need
 from .._stores.redis import checked_url
-from .._text.safe import SecretUrl, without_secrets
 from ._compat import active_context, setting
 
 if TYPE_CHECKING:  # a client of Spark Connect alone has none

@@ -22,12 +22,18 @@ from pyspark.sql import types as spark
 from .._arrow.objects import stored_type
 from .._chain.chain import Chain, SourceReader
 from .._chain.plan import ChainPlan, StreamNode
-from .._chain.results import ArrowOutputs, ResultPlan, SideOutputValidators, are_ambiguous, without_rows
+from .._chain.results import (
+    ArrowOutputs,
+    ResultPlan,
+    SideOutputValidators,
+    are_ambiguous,
+    without_rows,
+)
+from .._engine.loop.bridge import Bridge, pipe
+from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from .._loop.bridge import Bridge, pipe
-from .._policies.checks import Seconds, flag, redaction, seconds
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node

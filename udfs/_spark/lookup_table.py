@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
+from .._errors.checks import unknown_name
 from .._errors.exceptions import BudgetSpentError, FunctionError, OptionError
+from .._errors.safe import safe_repr
 from .._functions.key_names import key_name
+from .._functions.options import Options
 from .._functions.signature import FunctionSpec
-from .._policies.checks import unknown_name
-from .._policies.options import Options
-from .._text.safe import safe_repr
 from ._compat import VariantType, condition_of, setting
 from .planner import plan_function
 from .schemas import as_nullable, joined_schema, result_fields

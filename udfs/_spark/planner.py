@@ -21,13 +21,18 @@ from .._chain.plan import (
 )
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import ERROR_FIELDS, Redact
+from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
-from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
+from .._functions.options import OnError, Options
+from .._functions.process_function import (
+    FlatMapFunction,
+    MapFunction,
+    plain_function,
+    process_function,
+)
 from .._functions.signature import FunctionSpec
-from .._policies.options import OnError, Options
-from .._policies.watermarks import WatermarkSource, WatermarkStrategy
+from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
-from .._text.safe import safe_repr
 from .coordinators import coordinator_config
 from .pickling import check_function_picklable, check_picklable
 from .schemas import (

@@ -12,12 +12,12 @@ from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
+from .._errors.checks import unknown_name
 from .._errors.exceptions import FunctionError
+from .._errors.safe import safe_repr
 from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
-from .._policies.checks import unknown_name
-from .._policies.watermarks import WatermarkSource, WatermarkStrategy
-from .._text.safe import safe_repr
+from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from ._compat import inside
 from .types import active_session, arrow_type, parsed
 

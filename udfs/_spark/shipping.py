@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._text.safe import safe_repr
+from .._errors.safe import safe_repr
 
 LIBRARY = "asyncudf"
 OURS = (LIBRARY, f"{LIBRARY}.queues")  # an editable installation has them in two folders

@@ -20,18 +20,25 @@ from .._chain.chain import Chain, SourceReader
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
 from .._chain.results import ERROR_GROUP, ResultPlan, are_ambiguous
+from .._engine.loop.bridge import pipe
+from .._errors.safe import named_error
+from .._functions.options import Options
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
-from .._loop.bridge import pipe
-from .._metrics.function_metrics import FunctionMetrics, SinkRows
-from .._policies.options import Options
-from .._text.safe import named_error
+from .._observe.function_metrics import FunctionMetrics, SinkRows
 from .coordinators import coordinator_config
 from .evaluations import ChainTask
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
-from .schemas import arguments, arrow_type_or_none, as_nullable, check_source, column_names, joined_schema
+from .schemas import (
+    arguments,
+    arrow_type_or_none,
+    as_nullable,
+    check_source,
+    column_names,
+    joined_schema,
+)
 from .types import parsed_offline
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row

@@ -20,13 +20,13 @@ from .._arrow.columns import as_key
 from .._arrow.rows import ResultArrays, read_back
 from .._arrow.sizes import estimated_size
 from .._chain.function_plan import FunctionPlan
+from .._engine.loop.bridge import Bridge
+from .._engine.operators.input import InputElement
+from .._engine.operators.memory import BatchToken, InputBatch
 from .._errors.exceptions import AsyncUDFError, FunctionError
+from .._errors.safe import type_name
+from .._functions.options import Options
 from .._functions.signature import FunctionSpec, refuse_dead_letters
-from .._loop.bridge import Bridge
-from .._operators.input import InputElement
-from .._operators.memory import BatchToken, InputBatch
-from .._policies.options import Options
-from .._text.safe import type_name
 from ._compat import SPATIAL, AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions
 from .monitoring.task_report import TaskReportSpec
 from .pickling import with_import_help

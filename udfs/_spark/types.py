@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
 
 from .._errors.exceptions import FunctionError, OptionError
+from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
-from .._text.safe import safe_repr
 from ._compat import TimeType, VariantType, from_ddl, inside, setting, to_arrow
 from .objects import with_objects
 

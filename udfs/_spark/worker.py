@@ -25,14 +25,14 @@ from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import SingleOutput
+from .._engine.loop.bridge import Bridge, SparkSide
+from .._engine.loop.event_loops import new_event_loop
+from .._engine.operators.input import InputElement
+from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
 from .._errors.exceptions import AsyncUDFError
 from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
-from .._loop.bridge import Bridge, SparkSide
-from .._loop.event_loops import new_event_loop
-from .._metrics.time_account import SparkThread
-from .._operators.input import InputElement
-from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
+from .._observe.time_account import SparkThread
 from .monitoring.task_report import TaskReport, TaskReportSpec
 
 Emit = Callable[[Any], None]

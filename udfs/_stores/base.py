@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
-from .._text.safe import safe_repr, type_name
+from .._errors.safe import safe_repr, type_name
 from .lmdb_files import NOT_ON_WINDOWS
 from .local import LARGEST, SMALLEST, LocalFolder
 from .redis import RedisServer, checked_url
@@ -351,6 +351,14 @@ def _check_key(key: Any) -> None:
 
 def _is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def result_store(value: Any, name: str) -> ResultStore:
+    """The store that an option gives."""
+    if not isinstance(value, ResultStore):
+        raise OptionError(f"{name} must be a ResultStore, such as ResultStore.disk('/data'), not {safe_repr(value)}")
+    check_attributes(value)
+    return value
 
 
 def check_attributes(store: Any) -> None:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._text.safe import type_name
+from .._errors.safe import type_name
 
 Arguments = Sequence[Any] | Mapping[str, Any]
 

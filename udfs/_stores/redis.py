@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from .._errors.exceptions import OptionError
-from .._text.safe import safe_repr, without_secrets
+from .._errors.safe import safe_repr, without_secrets
 from .keys import KEY_BYTES
 
 SCHEMES = ("redis", "rediss", "unix")

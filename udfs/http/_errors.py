@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from .._errors.call_outcome import CallOutcome, outcome_of
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.http import (
     LEAST_ERROR,
@@ -26,11 +27,10 @@ from .._errors.http import (
 )
 from .._errors.http import retry_after as asked_wait
 from .._errors.records import is_fatal
+from .._errors.safe import one_line, presentable, safe_repr, type_name
 from .._errors.task_faults import AT_A_LIMIT, fault_of
 from .._errors.traces import is_group, leaves, related
 from .._functions.async_function import FAIL_TASK
-from .._policies.call_outcome import CallOutcome, outcome_of
-from .._text.safe import one_line, presentable, safe_repr, type_name
 
 if TYPE_CHECKING:
     import aiohttp

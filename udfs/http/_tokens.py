@@ -11,9 +11,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from .._errors.checks import is_number
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._policies.checks import is_number
-from .._text.safe import type_name
+from .._errors.safe import type_name
 
 EARLY, EARLY_SHARE = 60.0, 0.1  # seconds before its end, and share of its life, at which a token is renewed
 Token = str | tuple[str, "float | timedelta | datetime"]

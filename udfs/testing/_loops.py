@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any
 
+from .._engine.loop import event_loops
+from .._engine.loop.event_loops import run_to_end
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._loop import event_loops
-from .._loop.event_loops import run_to_end
-from .._text.safe import safe_repr
+from .._errors.safe import safe_repr
 
 ROUNDING = 1e-9  # seconds
 INTERRUPTIBLE = 0.5  # seconds after which KeyboardInterrupt is raised at the latest

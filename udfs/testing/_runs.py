@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
-from .._api.decorator import AsyncUDF, udf_of
-from .._api.stream import AsyncStream
 from .._arrow.objects import has_objects, stored_type
 from .._arrow.rows import reader, values_of
 from .._arrow.validation import in_utc, validator
@@ -23,18 +21,20 @@ from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import ArrowOutputs, ResultPlan, SideOutputValidators, SingleOutput
+from .._engine.operators.input import InputElement
+from .._engine.operators.outputs import Output
+from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
+from .._errors.safe import safe_repr
+from .._functions.options import CallOptions, ExtraFields, OutputMode
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
-from .._operators.input import InputElement
-from .._operators.outputs import Output
-from .._policies.checks import positive_int, unknown_name
-from .._policies.options import CallOptions, ExtraFields, OutputMode
+from .._spark.api.decorator import AsyncUDF, udf_of
+from .._spark.api.stream import AsyncStream
 from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import ChainTask, StreamSource
 from .._spark.planner import plan_function_offline, rows_node
 from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed, side_output_type
-from .._text.safe import safe_repr
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
 

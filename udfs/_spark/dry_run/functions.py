@@ -12,15 +12,22 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 
 from ..._arrow.rows import rows_of
-from ..._calls.invokers import Costs
 from ..._chain.function_plan import FunctionPlan
-from ..._chain.plan import AssignFactory, ChainPlan, ProcessFactory, StreamNode, WaitFactory, WatermarkColumnFactory
+from ..._chain.plan import (
+    AssignFactory,
+    ChainPlan,
+    ProcessFactory,
+    StreamNode,
+    WaitFactory,
+    WatermarkColumnFactory,
+)
+from ..._engine.calls.invokers import Costs
 from ..._errors.records import error_text, is_fatal
+from ..._errors.safe import one_line
+from ..._functions.options import OnNullInput, Options
 from ..._functions.process_function import MapFunction
 from ..._functions.signature import batch_rows
-from ..._policies.options import OnNullInput, Options
-from ..._policies.planned_calls import Bounds, RowCosts
-from ..._text.safe import one_line
+from ..._observe.planned_calls import Bounds, RowCosts
 from ..column import ColumnTask
 from ..evaluations import ChainTask
 from ..pickling import with_import_help

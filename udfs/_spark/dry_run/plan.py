@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from ..._errors.exceptions import OptionError
-from ..._policies.planned_calls import Bounds, Reason, RowCosts
+from ..._observe.planned_calls import Bounds, Reason, RowCosts
 from .._compat import column_of, frame_of
 from .functions import ALL, ANY, HIDDEN, OURS, SOME, PlannedFunction, costs_of, functions_of
 

@@ -16,10 +16,17 @@ from pyspark.sql import functions as sf
 
 from ..._errors.exceptions import OptionError
 from ..._errors.records import error_text
-from ..._metrics.run_metrics import TaskAttempt
+from ..._observe.run_metrics import TaskAttempt
 from ..coordinators import driver_host
 from .live import Address, LiveServer
-from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest
+from .task_report import (
+    METRICS_LOGGER,
+    REGISTRY,
+    SESSION_CONF,
+    THREAD_PROPERTY,
+    WORKER_LOGS,
+    MonitorRequest,
+)
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before

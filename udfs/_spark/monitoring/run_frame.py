@@ -8,8 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ..._metrics.function_metrics import PEAKS, TOTALS, Figure
-from ..._metrics.time_account import State
+from ..._observe.function_metrics import PEAKS, TOTALS, Figure
+from ..._observe.time_account import State
 
 
 def _columns(figures: Iterable[Figure]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
-from ..._metrics.export import Exporter, task_line
+from ..._observe.export import Exporter, task_line
 from .._compat import active_context
 from .live import Address, LiveReporter
 

@@ -1,0 +1,80 @@
+"""An attempt: one call of the function, for one row or for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncudf.queues import StreamRecord
+
+from ..._functions.async_function import CallState
+from .row import NO_TROUBLE, Row
+
+
+class Attempt:
+    """One call of the function, from when it is formed until it is decided what its rows come to.
+
+    Args:
+        rows: that are called together.
+        joins: whether other rows that are called again may join it.
+    """
+
+    # An attempt may end by its coroutine, its ResultFuture, its own limit, or the deadlines of its rows, or by several
+    # of them. The first counts: it takes the attempt out of its slot, so that later ones find none.
+    #
+    # A row whose deadline comes leaves the attempt: it is the attempt of those of `rows` whose `attempt` it is.
+    #
+    # began: when it was let begin
+    # cost: in permits of each rate limit, and then of each budget; None: not asked yet
+    # counts_for_breaker: whether a failure says something about the service
+    # has_asked: whether the limits have let it begin, and are told when it ends
+    # left: how many of its rows have left it
+    # number: the most attempts that one of its rows had, with this one
+    # reserved: of its costs, until it is known what it did cost; None: nothing will be given back
+    # state: what the function can ask for; None if it cannot
+    # ticket: that the circuit breaker has given it
+
+    __slots__ = (
+        "began", "costs", "counts_for_breaker", "has_asked", "joins", "left", "number", "reserved", "rows", "slot",
+        "state", "ticket",
+    )  # fmt: skip
+
+    def __init__(self, rows: Sequence[Row], *, joins: bool = False) -> None:
+        self.rows = rows
+        self.joins = joins
+        self.slot: Any = None  # in which it runs
+        self.began = 0.0
+        self.left = self.ticket = 0
+        self.number = 1
+        self.has_asked = False
+        self.counts_for_breaker = True
+        self.costs: Sequence[float] | None = None
+        self.reserved: Sequence[float] | None = None
+        self.state: CallState | None = None
+
+    @property
+    def values(self) -> list[Any]:
+        """The arguments of each of its rows."""
+        return [row.record[0] for row in self.rows]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what it did cost has to be counted at its end."""
+        return self.reserved is not None or (self.state is not None and self.state.spent is not None)
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether an outage has excused failures of each of its rows."""
+        return self.rows[0].trouble is not NO_TROUBLE and all(row.trouble.is_excused for row in self.rows)
+
+    @property
+    def element(self) -> StreamRecord:
+        """What the context of the function shows: its row, or one with the arguments of all its rows."""
+        rows = self.rows
+        return rows[0].element if len(rows) == 1 else StreamRecord(tuple(self.values))  # type: ignore[return-value]
+
+    def leave(self, row: Row) -> bool:
+        """Take a row out; returns whether others are left."""
+        row.attempt = None
+        self.left += 1
+        return self.left < len(self.rows)

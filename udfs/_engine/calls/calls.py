@@ -1,0 +1,731 @@
+"""The calls of an operator: each row from its first attempt to its results.
+
+The order of wrapping, outermost first, with the code that does it:
+
+    deadline(               Deadlines, _expire          covers all attempts and back-offs of a row
+      retry(                Decisions, _back_off        a row in back-off holds no slot
+        breaker( limits(    Service                     an attempt that may not begin is the next one
+          slot(             SlotPool                    one slot, one attempt
+            attempt_timeout(  start, _attempt_expired
+              function)))))   Invoker.invoke
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from ..._errors.exceptions import AsyncTimeoutError, BudgetSpentError
+from ..._errors.failure import Failure
+from ..._errors.traces import forget_frames
+from ..._functions.async_function import Results
+from ..._functions.options import OnError, Options
+from ..._functions.signature import FunctionSpec
+from .attempt import Attempt
+from .backlog import Backlog
+from .counts import CallCounts
+from .deadlines import ROUNDING, Deadlines
+from .decisions import Decision, Decisions, Ending, RetryAt, Way
+from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
+from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
+from .row import NO_TROUBLE, Row, RowSharing, RowState, Trouble
+from .service import Service
+from .slots import CallingOperator, CallSlot, SlotPool
+
+LONGEST_PAUSE = 0.01  # seconds
+_NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
+
+
+class Calls:
+    """The calls of an operator, from the first attempt of each row to its result.
+
+    Args:
+        may_edit: whether arguments may be lists or dicts, which an attempt could edit.
+
+    Attributes:
+        asks: whether the function can ask which row it works on.
+        backlog: attempts that are ready to begin, and rows in back-off.
+        function: what is called for a row, if the function takes one row and returns one result; else None.
+        limit: seconds that a row, or an attempt, may take.
+        pause: seconds of calls that return at once, after which a slot yields to the event loop.
+    """
+
+    # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
+    #
+    # An attempt ends once: `_end` takes it out of its slot, tells what it did cost and how it ended, and gives the rows
+    # that are still its own to `_decide`. A row whose deadline comes leaves its attempt before; with the last of its
+    # rows an attempt is cut.
+
+    def __init__(
+        self,
+        operator: CallingOperator,
+        spec: FunctionSpec,
+        options: Options,
+        pool: SlotPool,
+        service: Service,
+        costs: Costs,
+        bounds: BatchBounds,
+        *,
+        validate: Validate | None,
+        may_edit: bool,
+        partition: int,
+        rng: random.Random,
+    ) -> None:
+        counters = operator.counters
+        self._operator = operator
+        self._options = options
+        self.pool = pool
+        self._costs = costs
+        self._bounds = bounds
+        self.service = service
+        self._rng = rng
+        self._loop = operator.loop
+        self.clock = counters.clock
+        self._latencies = counters.latencies
+        self._validate = validate
+        self._checker = ResultChecker(validate)
+        self._policy = ErrorPolicy(options, spec.name, partition)
+        self._decisions = Decisions(options)
+        self.counts = CallCounts(counters, redacted=options.redacted)
+        self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self._invoker: Invoker
+        self._sharing: RowSharing | None = None
+        self._over = RowState.DONE  # the state of a row whose results are decided
+        self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
+        self._ends_with: BaseException | None = None  # the task, which shows it
+        self._was_broken = False  # when `evaluate_held` last looked at the breaker
+        self.deadlines = Deadlines[Row](self._loop, self.clock, options.timeout, partial(self._due, self._expire))
+        self._limits_attempts = options.attempt_timeout is not None
+        self._attempt_deadlines = Deadlines[Attempt](
+            self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
+        )
+        limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
+        self.limit = min(limits_of_calls, default=math.inf)
+        self.pause = min(LONGEST_PAUSE, self.limit)  # or deadlines would be seen too late
+        # The function, or a resource of it, may ask for its row.
+        asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
+        self.asks = spec.has_context or asking
+        # An attempt gets copies of arguments that it could edit, as another attempt may follow: lists and dicts, and
+        # the dict that is the argument of each AsyncFunction.
+        self._copies = may_edit or spec.takes_mapping
+
+    def share(self, sharing: RowSharing) -> None:
+        """Share calls between rows as this says, from now on."""
+        self._sharing, self._over = sharing, RowState.WRITING
+
+    def use(self, invoker: Invoker) -> None:
+        """The function is open: attempts call it by this."""
+        self._invoker = invoker
+        if invoker.direct is not None:
+            self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
+
+    # Before an attempt.
+
+    def _may_go_on(self, row: Row) -> bool:
+        """Whether a row that is ready still needs an attempt."""
+        if self._is_late(row):
+            self._expire(row)
+        return row.state is RowState.READY
+
+    def weight_of(self, row: Row) -> float | None:
+        """What a row weighs in its batch; a row of which that cannot be told has failed."""
+        if not self._bounds.weighs:
+            return 0.0
+        try:
+            return self._bounds.weight_of(row.record[0])
+        except BaseException as error:  # code of the user's
+            self._not_called([row], error)
+            return None
+
+    def _not_called(self, rows: Sequence[Row], error: BaseException) -> None:
+        """Code of the user's that an attempt needs before it begins has failed, and so have its rows."""
+        failure = Failure(error)
+        self.counts.failure(failure)
+        self.conclude(rows, [failure] * len(rows))
+
+    def begin(self, slot: CallSlot, attempt: Attempt) -> bool:
+        """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready.
+
+        The rows of an attempt whose costs cannot be told have failed.
+        """
+        if self.service.is_free:
+            attempt.began = self.clock()
+            return True
+        if attempt.costs is None:
+            attempt.costs = self._costs.of_each
+            if attempt.costs is None and not self._tell_costs(attempt):
+                return False
+        may_begin = False
+        try:
+            may_begin = self.service.try_begin(slot, attempt)
+        except BudgetSpentError as error:
+            self.conclude(attempt.rows, [Failure(error)] * len(attempt.rows))
+            return False
+        except BaseException:
+            self.backlog.put_back(attempt)
+            raise
+        if not may_begin:
+            self.backlog.put_back(attempt)
+        return may_begin
+
+    def _tell_costs(self, attempt: Attempt) -> bool:
+        """Whether the costs of an attempt can be told; if not, its rows have failed."""
+        try:
+            attempt.costs = self._costs.of(attempt.values)
+        except BaseException as error:  # code of the user's
+            self._not_called(attempt.rows, error)
+        return attempt.costs is not None
+
+    # It starts.
+
+    def starting(self) -> Callable[[CallSlot, Row, float], None]:
+        """Makes a function that starts the first attempt of a row that has just entered the queue.
+
+        Only for functions of one row and one result, where no limit has to be asked and no row shares its call.
+        """
+        # As `Row.open` and `start`, for most rows: what never changes is looked up once. The attempt is the slot's own.
+        timeout, deadlines, asks, calling = self._options.timeout, self.deadlines, self.asks, RowState.CALLING
+        attempts = self._attempt_deadlines if self._options.attempt_timeout is not None else None
+        watched = deadlines.line
+
+        def starts(slot: CallSlot, row: Row, now: float) -> None:
+            slot.attempt = row.attempt = attempt = slot.own
+            attempt.rows, attempt.began = (row,), now
+            row.attempts, row.counts, row.state, row.trouble = 1, True, calling, NO_TROUBLE
+            row.started = now
+            if timeout is None:
+                row.deadline = None
+            else:
+                watched[row] = row.deadline = deadline = now + timeout
+                if deadlines.timer is None:
+                    deadlines.watch_for(deadline)
+            if asks:
+                attempt.state = slot.begin_attempt(row.element)
+                attempt.state.started, attempt.state.deadline = now, row.deadline
+            if attempts is not None:
+                attempts.start(attempt, now)
+
+        return starts
+
+    def start(self, slot: CallSlot, attempt: Attempt) -> Awaitable[Any]:
+        """An attempt that may begin starts in this slot; returns what the slot has to await."""
+        now, rows = attempt.began, attempt.rows
+        slot.attempt, attempt.slot = attempt, slot
+        is_new = False  # whether a row is called for the first time; one such row counts as the call
+        for row in rows:
+            if row.trouble.parked is not None:
+                self._give_back(row)
+                self.counts.unpark(row)
+            if row.started is None or not row.attempts:
+                self._start_time(row, now)
+            if not row.attempts:
+                row.counts, is_new = not is_new, True
+            row.attempts += 1
+            row.attempt = attempt
+            row.move(RowState.CALLING)
+        if not is_new:
+            self.counts.starts_again(rows)
+            attempt.number = max(row.attempts for row in rows)
+        if self.asks:
+            state = attempt.state = slot.begin_attempt(attempt.element, attempt.number)
+            state.started, state.deadline, state.is_batch = now, _earliest(rows), len(rows) > 1
+            state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
+        if self._limits_attempts:
+            self._attempt_deadlines.start(attempt, now)
+        if self.function is not None:
+            return self.function(*rows[0].record[0])
+        values = attempt.values
+        return self._invoker.invoke(copied(values) if self._copies else values, partial(self._delivered, attempt))
+
+    def follow(self, row: Row, now: float) -> None:
+        """Start the deadline of a row that shares the call of another one."""
+        row.started, row.deadline = now, self.deadlines.start(row, now)
+        row.own_trouble().pauses = self.service.paused_seconds()
+
+    def _start_time(self, row: Row, now: float) -> None:
+        """The time of a row starts, and its deadline, but for a row that has followed another: that runs already."""
+        if row.started is not None:
+            self._give_back(row)
+        else:
+            row.deadline = self.deadlines.start(row, now)
+            if row.trouble is not NO_TROUBLE:
+                row.trouble.idle = 0.0
+        row.started = now
+        if self._sharing is not None:
+            self._sharing.begins(row, now)
+
+    # It ends.
+
+    def returning(self, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
+        """Makes a function that takes what the coroutine of a function of one row and one result has returned.
+
+        Args:
+            complete: gives a row the only result of its first attempt, and emits what may leave.
+        """
+        # Most attempts end here: the first of their rows, in time, and their result is all that there is to it. What
+        # never changes is looked up once.
+        clock, validate, latencies, service, asks = self.clock, self._validate, self._latencies, self.service, self.asks
+        watched, attempts = self.deadlines.line, self._attempt_deadlines.line
+        looks_at_results, over = self._decisions.looks_at_results, self._over
+
+        def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
+            """Returns when the attempt has ended."""
+            (row,) = attempt.rows
+            now, deadline = clock(), row.deadline
+            if (
+                row.trouble is not NO_TROUBLE
+                or (deadline is not None and now - ROUNDING > deadline)
+                or (attempts and now - ROUNDING > attempts.get(attempt, now))
+                or (asks and (attempt.state.side or attempt.state.spent))  # type: ignore[union-attr]
+                or looks_at_results
+            ):
+                self.coroutine_ended(slot, attempt, [(result,)], None)
+                return now
+            try:
+                value = result if validate is None else validate(result)
+            except BaseException as error:  # to check it again would run code of the user's again
+                if attempt.is_settled:  # it has its price, though it does not fit
+                    service.spending.settle(attempt, (result,), None, is_cut=False)
+                self.coroutine_ended(slot, attempt, None, error)
+                return now
+            slot.attempt = row.attempt = None
+            row.state = over
+            if attempt.reserved is not None:
+                service.spending.settle(attempt, (result,), None, is_cut=False)
+            if attempt.has_asked:
+                service.ended(attempt, None, now)
+                if service.held_failures is not None:
+                    self.evaluate_held()
+            latencies.append(now - row.started)  # type: ignore[operator]
+            if deadline is not None:
+                del watched[row]
+            if attempts:
+                attempts.pop(attempt, None)
+            try:
+                complete(row, value)
+            except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
+                self._operator.fail(error)
+            return now
+
+        return returned
+
+    def coroutine_ended(
+        self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
+    ) -> None:
+        """The coroutine of an attempt is over."""
+        if slot.abandoned:
+            return
+        if slot.attempt is attempt:
+            self._end(attempt, results, None if error is None else Failure(error))
+            return
+        for row in attempt.rows:  # a ResultFuture has ended the attempt before
+            if slot in row.trouble.running_on:
+                row.trouble.running_on = [one for one in row.trouble.running_on if one is not slot]
+                if row.is_over and not row.trouble.running_on:  # the deadline was for its coroutine
+                    self.deadlines.stop(row)
+
+    def _delivered(self, attempt: Attempt, results: Results | None, error: BaseException | None) -> None:
+        """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
+        slot = attempt.slot
+        if slot.attempt is attempt and not slot.abandoned:
+            trouble = attempt.rows[0].own_trouble()
+            trouble.running_on = [*trouble.running_on, slot]
+            failure = None if error is None else Failure(error)
+            self._end(attempt, None if results is None else [results], failure)
+
+    def _end(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None) -> None:
+        """An attempt has ended, in time or not.
+
+        Args:
+            failure: of the attempt as a whole; None if each row has an outcome of its own.
+        """
+        now = self.clock()
+        attempt.slot.attempt = None
+        limit = self._attempt_deadlines.stop(attempt) if self._limits_attempts else None
+        if attempt.is_settled:
+            seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
+            self.service.spending.settle(attempt, seen, failure, is_cut=False)
+        reported = failure
+        if results is not None and len(results) > 1:
+            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
+            reported = None if usual is None else Failure(usual)
+        if attempt.has_asked or reported is not None:
+            self._report(attempt, reported, now)
+        # The clock decides, not the timer: after a call has blocked the loop, a late result may come before its timer.
+        if limit is not None and now - ROUNDING > limit:
+            self._decide(attempt, None, self._limit_failure(attempt), now)
+        else:
+            self._decide(attempt, results, failure, now)
+
+    def _cut(self, attempt: Attempt) -> None:
+        """An attempt is given up: nobody waits for its end."""
+        attempt.slot.attempt = None
+        self._attempt_deadlines.stop(attempt)
+        if attempt.is_settled:
+            self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+        self.pool.abandon(attempt.slot)
+        self._report(attempt, _NO_ANSWER, self.clock())
+
+    def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
+        """Report the end of an attempt to the limits."""
+        self.service.ended(attempt, failure, now)
+        if self.service.held_failures is not None:
+            self.evaluate_held()
+
+    # What becomes of its rows.
+
+    def _decide(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None, now: float) -> None:
+        """An attempt has ended: each of its rows is done, or goes on.
+
+        Args:
+            results: as the function gave them; an exception where a row has one.
+            failure: of the attempt as a whole; None if each row has an outcome of its own.
+        """
+        rows, numbers = attempt.rows, list[int]()
+        if len(rows) > 1 or not rows[0].counts:
+            self.counts.ends_for_many(attempt, now)
+        for number, row in enumerate(rows):
+            if row.attempt is attempt:
+                row.attempt = None
+                if row.deadline is not None and now - ROUNDING > row.deadline:  # the loop was too busy to notice it
+                    self._expire(row)
+                elif row.state is RowState.CALLING:
+                    numbers.append(number)
+        if not numbers:
+            return
+        if failure is not None:
+            self.counts.failure(failure)
+            self._decide_bad(attempt, numbers, [], [failure] * len(rows), now)
+            return
+        assert results is not None
+        outcomes = self._checker.checked(results, () if attempt.state is None else attempt.state.side)
+        good = [number for number in numbers if type(outcomes[number]) is not Failure]
+        if good:
+            done = [rows[number] for number in good]
+            self._decide_good(done, [results[number] for number in good], [outcomes[number] for number in good], now)  # type: ignore[misc]
+        if len(good) < len(numbers):
+            bad = [number for number in numbers if type(outcomes[number]) is Failure]
+            self.counts.failures([outcomes[number] for number in bad])  # type: ignore[misc]
+            self._decide_bad(attempt, bad, results, outcomes, now)
+
+    def _decide_good(
+        self, rows: Sequence[Row], results: Sequence[Results], outcomes: Sequence[Results], now: float
+    ) -> None:
+        """These rows of an attempt have results: they are done, or called again as a predicate does not accept them."""
+        decision: Decision = Ending.DONE
+        if self._decisions.looks_at_results:
+            seen, way = self._invoker.seen_by_retry(results), _way(rows)
+            try:
+                decision = self._decisions.of_result(
+                    seen, way, now, self._rng.random(), is_kept=self._sharing is not None
+                )
+            except BaseException as own:  # the predicate failed
+                self.conclude(rows, [Failure(own)] * len(rows))
+                return
+            if type(decision) is RetryAt:
+                self.service.unsatisfied(now)
+                self._call_again(rows, decision, seen, now, together=True)
+                return
+        if decision is Ending.UNKEPT and self._sharing is not None:
+            for row in rows:
+                self._sharing.leaves(row)
+        self._complete(rows, outcomes, outcomes, now)
+
+    def _decide_bad(
+        self,
+        attempt: Attempt,
+        numbers: Sequence[int],
+        results: Sequence[Results],
+        outcomes: Sequence[Any],
+        now: float,
+    ) -> None:
+        """These rows of an attempt have failed: they are called again, alone or together, or have failed for good.
+
+        Args:
+            results: empty if the attempt has failed as a whole; then all rows have one failure.
+        """
+        # Rows that have come the same way, and have failed together, are decided about once.
+        is_whole = not results
+        alike: dict[Any, list[Row]] = {}
+        for number in numbers:
+            row = attempt.rows[number]
+            alike.setdefault((_way([row]), numbers[0] if is_whole else number), []).append(row)
+        draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
+        may_split = is_whole and len(numbers) > 1 and not self.service.is_broken
+        later: dict[tuple[RetryAt, Any], list[Row]] = {}
+        to_split: list[Row] = []
+        for (way, number), rows in alike.items():
+            failure: Failure = outcomes[number]
+            if (code := failure.answer.quota) is not None:
+                failure = Failure(self._policy.used_up(failure.error, code))
+            seen = None if is_whole else self._invoker.seen_by_retry([results[number]])
+            try:
+                is_down = self.service.held_failures is not None and self.service.looks_down(failure)
+                decision = self._decisions.of_failure(
+                    failure, way, now, draw, seen=seen, may_split=may_split, is_down=is_down
+                )
+            except BaseException as own:  # a predicate of the retry strategy failed
+                failure, decision = Failure(own), Ending.DONE
+            if type(decision) is RetryAt:
+                later.setdefault((decision, failure.error), []).extend(rows)
+            elif decision is Ending.SPLIT:
+                to_split += rows
+            elif decision is Ending.HOLD:
+                self._hold(rows, [failure] * len(rows), failure)
+            else:
+                self.conclude(rows, [failure] * len(rows))
+        if later:
+            self.counts.refused(any(decision.is_refusal for decision, _ in later))
+        for (decision, last), rows in later.items():
+            self._call_again(rows, decision, last, now, together=1 < len(rows) == len(attempt.rows))
+        if to_split:
+            self._halve(to_split, outcomes[numbers[0]], now)
+
+    def _call_again(self, rows: Sequence[Row], decision: RetryAt, last: Any, now: float, *, together: bool) -> None:
+        """Another attempt of these rows follows; `last`: what the one before has ended with."""
+        for row in rows:
+            trouble = self._park(row, last, now)
+            if decision.is_refusal:
+                trouble.uncounted += 1
+                if trouble.refused is None:
+                    trouble.refused = now
+            else:
+                trouble.waited += decision.delay
+                if self.service.is_broken:
+                    self._renew(row)
+        if self.asks:
+            self._forget_frames(last)
+        self.backlog.back_off(rows, decision.delay, together=together)
+
+    def _halve(self, rows: Sequence[Row], failure: Failure, now: float) -> None:
+        """Call each half of these rows, whose call has so failed as a whole."""
+        middle = len(rows) // 2
+        for half in (rows[:middle], rows[middle:]):
+            for row in half:
+                self._park(row, failure.error, now)
+            self.backlog.put(Attempt(half))
+        self._forget_frames(failure.error)
+
+    def _park(self, row: Row, last: Any, now: float) -> Trouble:
+        """No attempt of a row is under way; `last`: what the last one has ended with, for the next one to ask."""
+        trouble = row.own_trouble()
+        trouble.parked, trouble.pauses = now, self.service.paused_seconds()
+        if self.asks:
+            trouble.last_error = last
+        return trouble
+
+    def _forget_frames(self, last: Any) -> None:
+        """Let go of what the frames of a noted error keep alive, once it is decided about all rows that have it."""
+        if self.asks and last is not self._ends_with:
+            forget_frames(last)
+
+    def _give_back(self, row: Row) -> None:
+        """Move the deadline of a row by the time that it has spent in pauses of all calls."""
+        pauses, trouble = self.service.paused_seconds(), row.own_trouble()
+        spent, trouble.pauses = pauses - trouble.pauses, pauses
+        if spent and row.deadline is not None:
+            row.deadline += spent
+            self.deadlines.move(row, row.deadline)
+
+    # It is done.
+
+    def conclude(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> None:
+        """No attempt follows: errors become results as `on_error` says, row by row."""
+        completed: list[Results] = []
+        failed: list[BaseException] = []
+        now = self.clock()
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if type(outcome) is not Failure:
+                completed.append(outcome)
+                continue
+            on_error = self._policy.of(outcome)
+            if on_error is OnError.RAISE:
+                self._ends_with = outcome.error
+                self.counts.failed_task(rows)
+                self.counts.ends_task(outcome.error, None if outcome.is_no_rows_fault else "on_error")
+                self._operator.fail(self._policy.task_error(outcome, row.attempts, [one.record[0] for one in rows]))
+                return
+            result = self._policy.result(outcome, on_error, row.attempts, row.elapsed(now))
+            is_unpaid = type(outcome.error) is BudgetSpentError
+            self.counts.failed(row, result, is_unpaid=is_unpaid)
+            if not is_unpaid:
+                failed.append(outcome.error)
+            completed.append((result,))
+        if self.service.failures is not None:
+            self.service.failures.note(failed, len(rows))
+        self._complete(rows, completed, outcomes, now)
+
+    def _complete(
+        self, rows: Sequence[Row], completed: Sequence[Results], outcomes: Sequence[Outcome], now: float
+    ) -> None:
+        """These rows have their results."""
+        self.counts.ended(rows, completed, now)
+        over, sharing = self._over, self._sharing
+        for row in rows:
+            row.move(over)
+            if not row.trouble.running_on:
+                self.deadlines.stop(row)
+        for row, results, outcome in zip(rows, completed, outcomes, strict=True):
+            if sharing is None:
+                row.complete(results)
+            else:
+                sharing.complete(row, results, outcome)
+        self._operator.pump()
+
+    # Its deadline comes, or the limit of its attempt.
+
+    def _due(self, end: Callable[[Any], None], one: Row | Attempt) -> None:
+        try:
+            end(one)
+        except BaseException as error:  # a timer's exception would only be logged
+            self._operator.fail(error)
+
+    def _expire(self, row: Row) -> None:
+        """The deadline of a row has come: it is done, whatever still runs for it."""
+        is_at_work = row.state is RowState.CALLING
+        if not (row.is_over or is_at_work):
+            self._give_back(row)
+        if not (row.is_over or row.deadline is None or self._is_late(row)):  # the deadline was moved
+            self.deadlines.move(row, row.deadline)
+            return
+        for slot in row.trouble.running_on:  # their attempts have ended before
+            self.pool.abandon(slot)
+        if row.trouble.running_on:
+            row.trouble.running_on = ()
+        attempt: Attempt | None = row.attempt
+        goes_on = attempt is not None and attempt.leave(row)
+        if attempt is not None and not goes_on:
+            self._cut(attempt)
+        if self.service.is_broken and not (row.is_over or is_at_work):
+            self._renew(row)  # it is late because its service is dead
+        elif not row.is_over and row.state is not RowState.HELD:
+            self._time_out(row, goes_on=goes_on)
+        self.service.wake()  # it may have been the next, and the one behind it may cost less
+        self.pool.wake()
+
+    def _time_out(self, row: Row, *, goes_on: bool) -> None:
+        """A row is late; its attempt may go on for other rows."""
+        if self._sharing is not None:
+            self._sharing.leaves(row)  # the answer of `on_timeout` is for this row alone
+        late = Failure(AsyncTimeoutError(f"no result within {self._options.timeout:g} s"))
+        answer = self._checker.late(self._invoker, row, late.error)
+        failure = answer if type(answer) is Failure else late
+        is_at_work = row.trouble.parked is None  # or the call that it follows
+        self.counts.timed_out(row, failure if failure is answer and is_at_work and not goes_on else None)
+        # A row that waits for its turn says nothing about the service.
+        if is_at_work and not failure.is_no_rows_fault and any(map(self.service.looks_down, (failure, late))):
+            self._hold([row], [answer], failure)
+        else:
+            self.conclude([row], [answer])
+
+    def _attempt_expired(self, attempt: Attempt) -> None:
+        """The limit of an attempt has come: this is an outcome like an exception, and may be retried."""
+        self._cut(attempt)
+        self._decide(attempt, None, self._limit_failure(attempt), self.clock())
+        self.pool.wake()
+
+    def _limit_failure(self, attempt: Attempt) -> Failure:
+        self.counts.attempt_timed_out()
+        limit = self._options.attempt_timeout
+        return Failure(AsyncTimeoutError(f"attempt {attempt.number} gave no result within {limit:g} s"))
+
+    def _is_late(self, row: Row) -> bool:
+        """Whether the deadline has come, though its timer may not have fired."""
+        return row.deadline is not None and self.clock() + ROUNDING >= row.deadline
+
+    # Its service may be dead.
+
+    def _hold(self, rows: Sequence[Row], outcomes: Sequence[Outcome], failure: Failure) -> None:
+        """Rows have failed, and are held until it is known whether their service is dead."""
+        assert self.service.held_failures is not None
+        for row, outcome in zip(rows, outcomes, strict=True):
+            self._park(row, None, self.clock())
+            row.move(RowState.HELD)
+            if not row.trouble.running_on:
+                self.deadlines.stop(row)
+            self.service.held_failures.hold(row, outcome, failure)
+        self._loop.call_soon(self.evaluate_held)
+
+    def evaluate_held(self) -> None:
+        """Decide about held rows: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
+        held = self.service.held_failures
+        if held is None:
+            return
+        for row, failure in held.excused():  # they are tried as if they had had no attempt
+            self._renew(row)
+            if self.asks:
+                row.own_trouble().last_error = failure.error
+                self._forget_frames(failure.error)
+            self.backlog.again([row])
+        self._fail_held(held.failed())
+        if self.service.is_broken is not self._was_broken:
+            self._was_broken = self.service.is_broken
+            for row in self.backlog.rows:  # it has waited for the service to come back
+                self._renew(row)
+        if self.pool.is_idle and not (self.backlog.is_waiting or self._operator.has_rows()):
+            self._fail_held(held.failed(is_last=True))
+
+    def _fail_held(self, failed: Iterable[tuple[Row, Outcome]]) -> None:
+        for row, outcome in failed:
+            self.conclude([row], [outcome])
+
+    def _renew(self, row: Row) -> None:
+        """Let all time of the row, and of the rows that share it, begin anew with its next attempt."""
+        for one in (row, *(() if self._sharing is None else self._sharing.renewed(row))):
+            self.deadlines.stop(one)
+            one.started = one.deadline = None
+            trouble = one.own_trouble()
+            trouble.uncounted, trouble.waited, trouble.refused = one.attempts, 0.0, None
+            trouble.is_excused = trouble.is_excused or one.attempts > 0
+
+    # Figures, and the end.
+
+    def count_open(self) -> None:
+        """Bring up to date how long the open calls have taken."""
+        self.counts.count_open(self._open_rows())
+
+    def abandon(self) -> None:
+        """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
+        self.counts.abandon(self._open_rows())
+        for slot in self.pool.at_work:
+            if (attempt := slot.attempt) is not None:
+                slot.attempt = None
+                if attempt.is_settled:
+                    self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+
+    def _open_rows(self) -> list[Row]:
+        """The rows that have had an attempt, or may have one, and are not over."""
+        at_work = [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
+        found = [row for attempt in at_work for row in attempt.rows if row.attempt is attempt]
+        waiting = [*self.backlog.rows, *(self.service.held_failures or ())]
+        return found + [row for row in waiting if not row.is_over]
+
+    def close(self) -> None:
+        """Stop all timers."""
+        self.deadlines.close()
+        self._attempt_deadlines.close()
+
+
+def _way(rows: Sequence[Row]) -> Way:
+    """How these rows have come to the end of an attempt that they had together."""
+    if len(rows) == 1:
+        (row,) = rows
+        trouble = row.trouble
+        attempts = row.attempts - trouble.uncounted
+        return Way(attempts, row.started or 0.0, trouble.waited, row.deadline, trouble.refused)
+    ways = [_way([row]) for row in rows]
+    return Way(
+        max(way.attempts for way in ways),
+        min(way.started for way in ways),
+        max(way.waited for way in ways),
+        _earliest(rows),
+        None,
+    )
+
+
+def _earliest(rows: Sequence[Row]) -> float | None:
+    """The first of the deadlines of these rows."""
+    return min((row.deadline for row in rows if row.deadline is not None), default=None)

@@ -1,0 +1,150 @@
+"""Counts the calls of an operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from ..._errors.exceptions import AsyncUDFError
+from ..._errors.failure import Failure
+from ..._errors.records import error_message
+from ..._errors.safe import type_name
+from ..._functions.async_function import Results
+from ..._functions.side_outputs import SideRecord
+from ..._observe.counters import TaskCounters
+from .attempt import Attempt
+from .row import Row, RowState
+
+LONGEST_CAUSE = 150  # characters
+
+
+class CallCounts:
+    """Counts the calls of an operator."""
+
+    # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
+    #
+    # Of rows that are called together for the first time one counts as the call, with its time from the first attempt
+    # to its results. The time of an attempt has to be counted once: `joint_seconds` makes up for an attempt of which
+    # several rows count, or none.
+
+    def __init__(self, counters: TaskCounters, *, redacted: bool) -> None:
+        self._counters = counters
+        self._redacted = redacted
+
+    def starts_again(self, rows: Sequence[Row]) -> None:
+        """An attempt of these rows has begun that is not their first, which is counted with their call."""
+        self._counters.totals.attempts += 1
+        for row in rows:
+            self._counters.totals.retried_rows += row.attempts == 2
+
+    def unpark(self, row: Row) -> None:
+        """The time until now was not the service's, however long the row has waited for another attempt."""
+        if (trouble := row.trouble).parked is not None:
+            if row.started is not None:  # after an outage its time begins anew
+                trouble.idle += self._counters.clock() - trouble.parked
+            trouble.parked = None
+
+    def ends_for_many(self, attempt: Attempt, now: float) -> None:
+        """An attempt ends that is not that of one call; its rows still have it."""
+        counting = sum(row.counts for row in attempt.rows if row.attempt is attempt)
+        self._counters.totals.joint_seconds += (1 - counting) * (now - attempt.began)
+
+    def failure(self, failure: Failure) -> None:
+        """An attempt has ended so."""
+        message = partial(error_message, failure.error, redacted=self._redacted)
+        self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        """The rows of an attempt have failed so: it counts once for each type."""
+        for failure in {type(one.error): one for one in reversed(failures)}.values():
+            self.failure(failure)
+
+    def refused(self, is_refused: bool) -> None:
+        """Whether the service has refused an attempt, and rows of it wait."""
+        self._counters.totals.throttled += is_refused
+
+    def attempt_timed_out(self) -> None:
+        """The limit of an attempt has come."""
+        self._counters.totals.timeouts += 1
+
+    def timed_out(self, row: Row, failure: Failure | None) -> None:
+        """A row is late; the failure of its attempt, if that ends with it."""
+        self._counters.totals.timeouts += row.counts
+        self.unpark(row)
+        if failure is not None and row.attempts:  # one without an attempt follows another call
+            self.failure(failure)
+
+    def failed(self, row: Row, result: object, *, is_unpaid: bool) -> None:
+        """A row ends with an error, for which the error policy gave this result; `is_unpaid`: it was not called."""
+        totals = self._counters.totals
+        totals.failures += 1
+        totals.dead_letters += isinstance(result, SideRecord)
+        totals.unpaid += is_unpaid
+        if row.attempts and row.counts and not is_unpaid:
+            self._counters.failed_calls += 1
+
+    def ended(self, rows: Sequence[Row], completed: Sequence[Results], now: float) -> None:
+        """Rows have their results."""
+        counters, totals = self._counters, self._counters.totals
+        for row, results in zip(rows, completed, strict=True):
+            count = len(results)
+            if count != 1 or type(results[0]) is SideRecord:
+                count = sum(type(result) is not SideRecord for result in results)
+            if row.attempts and row.counts:
+                if row.trouble.parked is not None:
+                    self.unpark(row)
+                counters.latencies.append(0.0 if row.started is None else now - row.started)
+                totals.waited += row.trouble.idle
+                counters.more_results += count - 1
+            else:
+                totals.rows += 1
+                totals.results += count
+
+    def answered(self, results: Results) -> None:
+        """A row has results without a call of its own."""
+        self._counters.totals.rows += 1
+        self._counters.totals.results += sum(type(result) is not SideRecord for result in results)
+
+    def count_open(self, rows: Iterable[Row]) -> None:
+        """Bring up to date how long the open calls have taken."""
+        now, seconds = self._counters.clock(), 0.0
+        for row in rows:
+            if row.attempts and row.counts and row.started is not None:
+                trouble = row.trouble
+                seconds += (now if trouble.parked is None else trouble.parked) - row.started - trouble.idle
+        self._counters.totals.open_seconds = seconds
+
+    def abandon(self, rows: Sequence[Row]) -> None:
+        """The operator ends, and these are its open rows."""
+        self._abandon(rows)
+        self._counters.totals.open_seconds = 0.0
+
+    def failed_task(self, rows: Sequence[Row]) -> None:
+        """These rows end the task."""
+        self._abandon(rows)
+
+    def _abandon(self, rows: Sequence[Row]) -> None:
+        now, count, seconds = self._counters.clock(), 0, 0.0
+        for row in rows:
+            self.unpark(row)
+            row.move(RowState.DONE)  # it is counted, and its deadline must not count it again
+            if row.attempts and row.counts:
+                count += 1
+                seconds += row.elapsed(now)
+                self._counters.totals.waited += row.trouble.idle
+        self._counters.abandon(count, seconds)
+
+    def ends_task(self, error: BaseException, option: str | None = None) -> None:
+        """The task ends with this error, unless it has ended with another one.
+
+        Args:
+            option: that says so.
+        """
+        ended_by = self._counters.totals.ended_by
+        if not ended_by:
+            text = type_name(error)
+            if issubclass(type(error), AsyncUDFError):
+                message = error_message(error, redacted=self._redacted)
+                text = re.split(r"[:;.]\s|\n", message, maxsplit=1)[0][:LONGEST_CAUSE]
+            ended_by[option or getattr(error, "option", None) or text] += 1

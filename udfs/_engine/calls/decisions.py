@@ -1,0 +1,107 @@
+"""What becomes of rows whose attempt has ended: decided from plain values, and from nothing else."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+from ..._errors.exceptions import ResultError
+from ..._errors.failure import Failure
+from ..._errors.task_faults import OF_LOOPS
+from ..._functions.options import Options
+from ..._functions.retry import EndedAttempt
+
+MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
+
+
+class Way(NamedTuple):
+    """How rows have come to the end of an attempt."""
+
+    attempts: int  # that retries count, with this one
+    started: float
+    waited: float  # seconds of back-off
+    deadline: float | None
+    refused: float | None  # when the first refusal came
+
+
+class RetryAt(NamedTuple):
+    """Another attempt follows."""
+
+    delay: float  # seconds
+    is_refusal: bool = False  # it uses no attempt
+
+
+class Ending(enum.Enum):
+    """No such attempt follows."""
+
+    DONE = "the outcome stands"
+    UNKEPT = "the result stands, though it is not good enough, and is for this row alone"
+    SPLIT = "the halves are called, to find the rows because of which the call has failed"
+    HOLD = "it waits until it is known whether the service is dead"
+
+
+Decision = RetryAt | Ending
+
+
+class Decisions:
+    """Decides by the options of a function."""
+
+    def __init__(self, options: Options) -> None:
+        self._retry = options.retry
+        self._splits = options.split_failed
+        self._longest_wait = options.longest_wait
+        self.looks_at_results = options.retry is not None and options.retry.checks_results
+
+    def of_failure(
+        self, failure: Failure, way: Way, now: float, draw: float, *, seen: Any, may_split: bool, is_down: bool
+    ) -> Decision:
+        """What follows a failure.
+
+        Args:
+            draw: a random number from 0 to 1.
+            seen: what the attempt has returned, as predicates of results see it; None if it has failed as a whole.
+            is_down: whether the failure looks as if the service were dead.
+            may_split: whether it is that of a call of several rows, whose service lives.
+
+        Raises:
+            BaseException: what a predicate of the retry strategy raises.
+        """
+        if failure.answer.refusal is not None and (refusal := failure.refusal(self._longest_wait)) is not None:
+            refused = now if way.refused is None else way.refused
+            end = refused + MOST_REFUSED if way.deadline is None else way.deadline
+            if refusal.may_retry and now + refusal.seconds < end:
+                return RetryAt(refusal.seconds, is_refusal=True)
+        elif not (self._retry is None or failure.is_fatal or failure.fault in OF_LOOPS):
+            attempt = EndedAttempt(
+                way.attempts, now - way.started, way.waited, failure.error, seen, failure.answer.wait
+            )
+            delay = self._retry.next_delay(attempt, draw)
+            if delay is not None and _is_in_time(way, now + delay):
+                return RetryAt(delay)
+        if (
+            may_split
+            and self._splits
+            and not (failure.is_no_rows_fault or issubclass(type(failure.error), ResultError))
+        ):
+            return Ending.SPLIT
+        return Ending.HOLD if is_down and not failure.is_no_rows_fault else Ending.DONE
+
+    def of_result(self, seen: Any, way: Way, now: float, draw: float, *, is_kept: bool) -> Decision:
+        """What follows a result, as predicates of results see it; raises what they raise.
+
+        Args:
+            is_kept: whether the result would be kept for other rows.
+        """
+        if not self.looks_at_results:
+            return Ending.DONE
+        assert self._retry is not None
+        attempt = EndedAttempt(way.attempts, now - way.started, way.waited, None, seen)
+        delay = self._retry.next_delay(attempt, draw)
+        if delay is not None and _is_in_time(way, now + delay):
+            return RetryAt(delay)
+        return Ending.UNKEPT if is_kept and self._retry.asks_again(attempt) else Ending.DONE
+
+
+def _is_in_time(way: Way, when: float) -> bool:
+    """Whether an attempt that begins then would begin before the deadline; no other one is waited for."""
+    return way.deadline is None or when < way.deadline

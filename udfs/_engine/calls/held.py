@@ -1,0 +1,78 @@
+"""Failed rows that wait until the circuit breaker shows whether their service is dead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from ..._errors.failure import Failure
+from .row import Row
+
+
+class JudgedService(Protocol):
+    """What a task knows of its service.
+
+    Attributes:
+        attempts: how many have ended, of those that count for the breaker.
+    """
+
+    attempts: int
+
+    @property
+    def judged(self) -> int: ...  # of how many attempts it is known whether they have opened the breaker
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def is_in_doubt(self) -> bool: ...
+
+
+class _Held(NamedTuple):
+    row: Row
+    outcome: Any
+    failure: Failure  # of its last attempt
+    attempts: int  # that had ended by then
+
+
+class HeldFailures:
+    """Rows that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
+
+    Args:
+        window: how many more attempts must end before a row has failed for good.
+    """
+
+    # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
+    # them has failed by itself.
+
+    def __init__(self, window: int, service: JudgedService) -> None:
+        self._window = window
+        self._service = service
+        self._held: deque[_Held] = deque()  # in the order in which they failed
+
+    def __iter__(self) -> Iterator[Row]:
+        return (held.row for held in self._held)
+
+    def hold(self, row: Row, outcome: Any, failure: Failure) -> None:
+        """Hold a row that has failed, with what it comes to if its service lives."""
+        self._held.append(_Held(row, outcome, failure, self._service.attempts))
+
+    def excused(self) -> Iterator[tuple[Row, Failure]]:
+        """Release all rows if the breaker has opened, with their failures: they are to be called again."""
+        if self._service.is_broken:
+            held, self._held = self._held, deque()
+            yield from ((one.row, one.failure) for one in held)
+
+    def failed(self, *, is_last: bool = False) -> Iterator[tuple[Row, Any]]:
+        """Release the rows that have failed for good, with their outcomes.
+
+        Args:
+            is_last: no attempt is in flight whose end could open the breaker.
+        """
+        while self._held and self._has_failed(self._held[0], is_last):
+            held = self._held.popleft()
+            yield held.row, held.outcome
+
+    def _has_failed(self, held: _Held, is_last: bool) -> bool:
+        if is_last:
+            return held.attempts <= self._service.judged
+        return held.attempts + self._window <= self._service.judged and not self._service.is_in_doubt

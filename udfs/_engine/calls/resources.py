@@ -1,0 +1,133 @@
+"""Opens what a function needs once per task, and closes it in reverse order on every path."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from ..._errors.exceptions import AsyncUDFError
+from ..._errors.records import error_text
+from ..._errors.safe import safe_repr
+from ..._functions.async_function import RuntimeContext
+from ..._functions.signature import FunctionSpec
+from ..loop.event_loops import discard
+from ..loop.limited import result_of, within
+
+OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead
+CLOSE_LIMIT = 30.0  # seconds; a server that has gone away must not hold up a finished task for long
+
+
+@contextlib.asynccontextmanager
+async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[Mapping[str, Any]]:
+    """The open resources of a function by parameter name; an AsyncFunction itself is opened and closed too.
+
+    Raises:
+        AsyncUDFError: something could not be opened or closed. An error of the rows wins over one of closing.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        values = {}
+        for name, factory in spec.resources.items():
+            label = f"resource {name!r} of {spec.name}"
+            values[name] = await bounded(partial(_entered, stack, factory, label), f"{label} could not be opened")
+        if spec.has_life_cycle:
+            function = spec.function
+            stack.push_async_exit(closing(lambda *_: function.close(), f"{spec.name}.close() failed"))
+            await bounded(partial(function.open, context), f"{spec.name}.open() failed")
+        yield values
+
+
+async def bounded(
+    step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT, *, in_own_task: bool = False
+) -> Any:
+    """Call and await the user's code within a limit; its error becomes an AsyncUDFError.
+
+    Args:
+        step: may be a plain function.
+        in_own_task: the code runs in a task of its own: it may cancel the task that it runs in.
+
+    Raises:
+        AsyncUDFError: the code failed, with whatever exception, or was not done within `limit` seconds.
+        asyncio.CancelledError: others have cancelled the task.
+    """
+    called = result_of(step)
+    return await _reported(within(limit, _in_own_task(called) if in_own_task else called), failure)
+
+
+Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Coroutine[Any, Any, bool]]
+
+
+def closing(close: Callable[..., Any], failure: str, broken: str | None = None, limit: float = CLOSE_LIMIT) -> Exit:
+    """Makes an exit of a stack that closes something within `limit` seconds, and cannot swallow an error.
+
+    Once begun it is not cut short by a cancellation of the task, which is raised when it is done.
+    If the block ended with an error, an error of closing is dropped. If it was cancelled, the error of closing is
+    raised as `broken`: a task group cancels the block first, and tells why when it is closed.
+    """
+
+    async def leave(exc_type: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        is_cancelled = issubclass(type(error), asyncio.CancelledError)
+        message = broken if is_cancelled and broken is not None else failure
+        try:
+            step = result_of(partial(close, exc_type, error, trace))
+            await _reported(within(limit, step, to_its_end=True), message)
+        except (AsyncUDFError, asyncio.CancelledError) as own:
+            passed_on = issubclass(type(own.__cause__), asyncio.CancelledError)
+            if error is None or (is_cancelled and not passed_on):
+                raise
+        return False
+
+    return leave
+
+
+async def _reported(step: Awaitable[Any], failure: str) -> Any:
+    """Await a step; its error becomes an AsyncUDFError with `failure`, unless others have cancelled the task."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()  # a CancelledError alone does not say whether the user's code has raised it
+    try:
+        return await step
+    except BaseException as error:  # a CancelledError or a SystemExit of the user's code is an error like others
+        by_others = issubclass(type(error), asyncio.CancelledError) and task.cancelling() > before
+        is_dropped = asyncio.current_task(task.get_loop()) is not task  # a coroutine that waits was closed
+        if by_others or is_dropped:
+            raise
+        raise AsyncUDFError(f"{failure}: {error_text(error)}") from error
+
+
+async def _in_own_task(called: Coroutine[Any, Any, Any]) -> Any:
+    task = asyncio.ensure_future(_outcome(called))
+    try:
+        value, error = await task
+    finally:
+        if not task.done():
+            discard(task)
+    if error is not None:
+        raise error
+    return value
+
+
+async def _outcome(called: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """The result or the error of a coroutine: a SystemExit that ended a task would end the loop."""
+    try:
+        return await called, None
+    except BaseException as error:
+        return None, error
+
+
+async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any], label: str) -> Any:
+    """Open a resource; from then on the stack closes it, also where the task was cancelled meanwhile."""
+    # Not enter_async_context: it would close without a time limit, and an error of closing could hide a row's error.
+    manager = factory()
+    if not hasattr(manager, "__aenter__"):
+        raise TypeError(
+            f"{safe_repr(factory)} made a {type(manager).__name__}, which is no async context manager; "
+            "decorate an async generator function with @contextlib.asynccontextmanager"
+        )
+    leave = closing(manager.__aexit__, f"{label} could not be closed", f"{label} failed")
+    value = await manager.__aenter__()
+    stack.push_async_exit(leave)
+    return value

@@ -1,0 +1,140 @@
+"""A row on the way to its results: its place in the queue and its calls are one object."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from asyncudf.queues._queues import RecordEntry
+
+from ..._errors.failure import Failure
+from ..._functions.async_function import Results
+
+
+@enum.unique
+class RowState(enum.Enum):
+    """Where a row is, from its place in the queue on."""
+
+    __hash__ = object.__hash__  # that of Enum is written in Python
+
+    NEW = "new"  # it has its place
+    CLAIMED = "claimed"  # it waits until it is clear that no other task calls for it
+    READY = "ready"  # its next attempt may begin
+    CALLING = "calling"  # an attempt runs, and is not decided
+    BACKING_OFF = "backing off"
+    FOLLOWING = "following"  # it waits for the call of an equal row
+    HELD = "held"  # it has failed, and waits until it is known whether its service is dead
+    WRITING = "writing"  # its results are decided, and are being written to the store
+    DONE = "done"  # it has its results
+
+
+_NEXT = {
+    RowState.NEW: "CLAIMED READY CALLING FOLLOWING WRITING DONE",
+    RowState.CLAIMED: "READY DONE",
+    RowState.READY: "CALLING HELD WRITING DONE",
+    RowState.CALLING: "READY BACKING_OFF HELD WRITING DONE",
+    RowState.BACKING_OFF: "READY WRITING DONE",
+    RowState.FOLLOWING: "READY HELD WRITING DONE",
+    RowState.HELD: "READY WRITING DONE",
+    RowState.WRITING: "DONE",
+    RowState.DONE: "",
+}
+_MOVES = {state: frozenset(RowState[name] for name in names.split()) for state, names in _NEXT.items()}
+
+
+class Trouble:
+    """What has kept a row from its results: errors, refusals, waits. Most rows have none, and share `NO_TROUBLE`."""
+
+    # uncounted: attempts that retries do not count, as the service was too busy, or dead
+    # waited: seconds of back-off after attempts that have failed, so far
+    # last_error: what the attempt before has ended with, if the function can ask for it: an exception, or a result
+    # parked: when the last attempt ended; None while an attempt runs, and before the first
+    # idle: seconds since the row's time has started in which no attempt ran
+    # pauses: `Service.paused_seconds` when its deadline was last set or moved
+    # ready: when its back-off was over
+    # refused: when its first refusal came
+    # is_excused: an outage has excused its failures; later ones do not show another
+    # running_on: slots whose coroutine runs on though a ResultFuture has ended its attempt
+
+    __slots__ = (
+        "idle", "is_excused", "last_error", "parked", "pauses", "ready", "refused", "running_on", "uncounted", "waited",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.is_excused = False
+        self.last_error: Any = None
+        self.parked: float | None = None
+        self.refused: float | None = None
+        self.running_on: Sequence[Any] = ()
+        self.uncounted = 0
+        self.idle = self.pauses = self.ready = self.waited = 0.0
+
+
+NO_TROUBLE = Trouble()  # is never written to
+
+
+class Row(RecordEntry):
+    """A row in the queue of an operator."""
+
+    # attempt: that runs, and is not decided; only a row that is CALLING has one
+    # attempts: how many have begun
+    # counts: whether it counts as the call; of rows that are called together for the first time the first one does
+    # deadline: None before its time has started, and without a timeout
+    # started: when its time has started; None: it starts with the next attempt
+    # state: see RowState
+
+    __slots__ = ("attempt", "attempts", "counts", "deadline", "started", "state", "trouble")
+    attempt: Any
+    attempts: int
+    counts: bool
+    deadline: float | None
+    started: float | None
+    state: RowState
+    trouble: Trouble
+
+    def open(self) -> None:
+        """Begin as a row that had no attempt."""
+        self.attempt = self.started = self.deadline = None
+        self.attempts, self.counts, self.state, self.trouble = 0, True, RowState.NEW, NO_TROUBLE
+
+    def move(self, state: RowState) -> None:
+        """Go on to another state."""
+        assert state in _MOVES[self.state], f"a row that is {self.state.value} cannot be {state.value}"
+        self.state = state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its results are decided; they may still have to be stored."""
+        return self.state is RowState.DONE or self.state is RowState.WRITING
+
+    def own_trouble(self) -> Trouble:
+        """Its trouble, to be written to."""
+        if self.trouble is NO_TROUBLE:
+            self.trouble = Trouble()
+        return self.trouble
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since its time has started."""
+        return 0.0 if self.started is None else now - self.started
+
+
+class RowSharing(Protocol):
+    """Which rows share a call, and where results are kept, if there is a store."""
+
+    def begins(self, row: Row, now: float, /) -> None:
+        """The first attempt of a row begins, or the first after its time was renewed."""
+
+    def renewed(self, row: Row, /) -> Sequence[Row]:
+        """The time of a row begins anew with its next attempt: the rows that share this time."""
+        ...
+
+    def leaves(self, row: Row, /) -> None:
+        """What the row ends with is not for other rows."""
+
+    def complete(self, row: Row, results: Results, outcome: Results | Failure, /) -> None:
+        """A row has these results.
+
+        Args:
+            outcome: the same, or the failure of a row that has failed.
+        """

@@ -1,0 +1,404 @@
+"""What a function's task knows of the service that it calls, and everything that may say "not now" to an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from ..._errors.call_outcome import CallOutcome
+from ..._errors.exceptions import FatalError
+from ..._errors.failure import Failure
+from ..._errors.records import error_text
+from ..._functions.options import OnSpent, Options
+from ..._functions.signature import FunctionSpec
+from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
+from ..._limits.breaker import BreakerGate
+from ..._limits.budget import TaskBudget
+from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
+from ..._limits.failures import FailureBudget, SharedFailures
+from ..._limits.gate import Gate
+from ..._limits.health import SharedHealth
+from ..._limits.job_capacity import CapacityShare, ShareGate
+from ..._limits.permits import PermitGate, SharedPermits
+from ..._limits.rate_limit import ROUNDING, Bucket, Line, RateLimit, Scope
+from ..._limits.refusals import RefusalGate
+from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget
+from ..._limits.spending import Settlement, Spending
+from ..._observe.time_account import State
+from ..._stores.ledgers import ledger_of
+from .attempt import Attempt
+from .held import HeldFailures
+from .invokers import settlement_call
+from .slots import CallingOperator, CallSlot, SlotPool
+from .spent_budgets import SpentBudgets
+
+Shared = TypeVar("Shared", bound=PeriodicTask)
+logger = logging.getLogger("asyncudf")
+
+
+class Service:
+    """The service behind one function, as one task knows it: its limits, its refusals, its circuit breaker.
+
+    `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
+
+    Args:
+        identity: this task among those of the job; None: this task is the whole job.
+        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
+
+    Attributes:
+        is_free: no gate has to be asked before an attempt begins.
+        closed_by: the gate that has turned a call away; no other call asks until `wake`.
+        held_failures: failed calls that may be excused; None: there is no breaker.
+        failures: the budget of `max_failures`; None: there is none.
+        spending: what attempts reserve, and do cost.
+        failed: how many attempts have ended with an error.
+        attempts: how many have ended, of those that count for the breaker.
+    """
+
+    # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
+    # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
+    #
+    # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
+    # _not_refused_before: the answers to calls that did not have to ask, when they were last counted
+    # _since: when `closed_by` turned the call away
+    # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
+
+    def __init__(
+        self,
+        operator: CallingOperator,
+        options: Options,
+        pool: SlotPool,
+        spec: FunctionSpec,
+        *,
+        identity: TaskIdentity | None = None,
+        shared_clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._operator = operator
+        self._options = options
+        self._pool = pool
+        self._identity = identity
+        self._counters = operator.counters
+        self._clock = operator.counters.clock
+        self._shared_clock = shared_clock or self._clock
+        self.closed_by: Gate | None = None
+        self.failed = self.attempts = self._reported = self._replied = 0
+        self._not_refused_before = self._others = 0
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self.failures: FailureBudget | None = None
+        if options.max_failures is not None:
+            self.failures = FailureBudget(operator, options.max_failures, redacted=options.redacted)
+        self._refusals = RefusalGate(
+            operator,
+            pool,
+            longest_wait=options.longest_wait,
+            patience=options.patience,
+            timeout=options.timeout,
+            redacted=options.redacted,
+        )
+        self.refusal_of = self._refusals.refusal_of
+        settles = [*(limit.settle for limit in options.rate_limit), *(budget.settle for budget in options.budgets)]
+        self.spending = Spending(
+            operator,
+            options.rate_limit,
+            options.budgets,
+            Settlement(settles, settlement_call(spec)),
+            is_refusal=lambda failure: self.refusal_of(failure) is not None,
+            spent_error=SpentBudgets(operator, options),
+            ends_task=options.on_spent is OnSpent.RAISE,
+            redacted=options.redacted,
+        )
+        self.held_failures: HeldFailures | None = None
+        self._breaker: BreakerGate | None = None
+        if options.breaker is not None:
+            self.held_failures = HeldFailures(options.breaker.window, self)
+            self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redacted=options.redacted))
+        self._use(())
+
+    # Its gates.
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While the block runs, attempts meet the limits.
+
+        Raises:
+            FatalError: at the end, when all rows are done and too many have failed.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            if self._identity is None:
+                gates = self._own_gates()
+            else:
+                config = self._identity.config
+                coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
+                await stack.enter_async_context(coordinator)
+                store = self._options.store
+                ledgers = [
+                    None
+                    if budget.name is None
+                    else await stack.enter_async_context(ledger_of(store, f"{budget.name}:{budget.unit}"))
+                    for budget in self._options.budgets
+                ]
+                gates = self._shared_gates(self._identity, coordinator, ledgers, stack)
+            adaptive: list[Gate] = []
+            if isinstance(self._options.capacity, AdaptiveCapacity):
+                adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
+            self._use([*adaptive, *gates])
+            yield
+            if self.failures is not None:
+                self.failures.finish()
+        if self.failures is not None and self.failures.error is not None:
+            raise self.failures.error
+
+    # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
+
+    def _own_gates(self) -> list[Gate]:
+        """The gates of a task that is the whole job."""
+        options, gates = self._options, list[Gate]()
+        if (total := options.job_capacity) is not None:
+            gates.append(ShareGate(self._pool, lambda: total, lambda: None))
+        for budget in options.budgets:
+            gates.append(self.spending.gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
+        if options.rate_limit:
+            gates.append(
+                PermitGate(
+                    options.rate_limit,
+                    [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
+                    None,
+                )
+            )
+        return gates
+
+    def _shared_gates(
+        self,
+        identity: TaskIdentity,
+        coordinator: Coordinator,
+        ledgers: Sequence[Ledger | None],
+        stack: contextlib.AsyncExitStack,
+    ) -> list[Gate]:
+        """The gates of a task that shares its limits with others."""
+
+        def owned(shared: Shared) -> Shared:
+            stack.push_async_callback(shared.close)
+            return shared
+
+        operator, options, gates = self._operator, self._options, list[Gate]()
+        query, config, wake = identity.query, identity.config, self.wake
+        link = TaskLink(coordinator, identity.task, wake, operator.fail)
+
+        def health_changed() -> None:
+            operator.health_changed()
+            wake()
+
+        # The breaker is of one query: the next one tries a service that this one has given up.
+        news = dataclasses.replace(link, wake=health_changed)
+        self.share(owned(SharedHealth(news, query, options.breaker)))
+        if (total := options.job_capacity) is not None:
+            demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
+            share = owned(CapacityShare(link, config.share(total), total, demand))
+            gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
+        budgets: list[tuple[str, Gate]] = []
+        for budget, name, ledger in zip(options.budgets, config.amounts(options.budgets, query), ledgers, strict=True):
+            is_named = budget.name is not None  # then it is that of all who use the name
+            keys = [link.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+            amount = SharedBudget(
+                link,
+                keys,
+                budget.amount,
+                is_settled=budget.is_settled,
+                ledger=ledger,
+                keep=KEEP_NAMED if is_named else KEEP_CALLS,
+            )
+            budgets.append((name, self.spending.gate(budget, owned(amount))))
+        # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
+        gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
+        if limits := options.rate_limit:
+            places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
+            own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
+            shared = (places, owned(SharedPermits(link, config.rates(limits)))) if places else None
+            gates.append(PermitGate(limits, own, shared))
+        if (failures := self.failures) is not None:
+            failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
+        return gates
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on the tasks of the job share what they know of the service."""
+        self._refusals.share(shared)
+        shared.replied = self._note_reply
+        if self._breaker is not None:
+            self._breaker.breaker = shared
+
+    def _use(self, gates: Sequence[Gate]) -> None:
+        """From now on attempts ask these gates, after refusals and breaker, in this order."""
+        self._gates = [self._refusals, *([] if self._breaker is None else [self._breaker]), *gates]
+        self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
+        self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
+        limits = [limit for gate in gates for limit in gate.limits]
+        self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
+        self.spending.permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
+        self._is_settled = self.spending.is_settled
+        self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
+        self.is_free = not self._has_limits
+
+    # An attempt begins and ends.
+
+    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool:
+        """Let an attempt begin in this slot; False if it may not begin before `wake`."""
+        attempt.began = now = self._clock()
+        self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
+        for gate in self._gates:
+            if (wait := gate.wait(attempt, now)) != 0.0:
+                self._close(gate, wait, now)
+                return False
+        attempt.has_asked = True
+        for began in self._on_begin:
+            began(attempt, now)
+        if self._is_settled:
+            attempt.reserved = self.spending.reserved(attempt)
+        if not self._has_limits and self._refusals.throttle.is_free(now):
+            self.is_free, self._not_refused_before = True, self._not_refused
+        return True
+
+    def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
+        self.closed_by, self._since = gate, now
+        self._counters.account.enter(gate.state)
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, ROUNDING), self.wake)
+        self._operator.calls_wait()
+
+    async def reopened(self) -> None:
+        """Wait until calls may ask again; for one slot at a time."""
+        self._woken = asyncio.get_running_loop().create_future()
+        try:
+            await self._woken
+        finally:
+            self._woken = None
+            self._open()
+
+    def wake(self) -> None:
+        """Let the next call ask again; may be called at any time, any number of times."""
+        if self._woken is None:
+            self._open()
+        elif not self._woken.done():
+            self._woken.set_result(None)
+
+    def _open(self) -> None:
+        if (gate := self.closed_by) is None:
+            return
+        self.closed_by = None
+        self._counters.account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
+        waited = self._clock() - self._since
+        if gate is self._refusals:
+            self._counters.totals.refused_seconds += waited
+        elif gate.limits:
+            self._counters.totals.limit_seconds[gate.limit] += waited
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def _not_refused(self) -> int:
+        """How many attempts were not refused, as far as they are counted."""
+        return self._counters.calls_answered + self._others
+
+    def ended(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
+        """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
+        self.failed += failure is not None
+        if not attempt.has_asked:
+            if self.is_free:
+                self._ended_unasked(attempt, failure, now)
+            return
+        outcome = self.outcome_of(failure)
+        for ended in self._on_end:
+            ended(attempt, outcome, failure, now)
+        attempt.has_asked = False
+        self.attempts += attempt.counts_for_breaker
+        if self.closed_by is not None:
+            self.slot_is_free()
+
+    def _ended_unasked(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
+        if failure is not None and failure.answer.refusal is not None and self.refusal_of(failure) is not None:
+            answers, self._not_refused_before = self._not_refused - self._not_refused_before, self._not_refused
+            self._refusals.throttle.answered(max(0, answers), now, now)
+            self._refusals.ended(attempt, CallOutcome.THROTTLED, failure, now)
+            self.is_free = self._refusals.throttle.is_free(now)
+        else:
+            self._others += 1
+            if self._refusals.for_good.is_counting and self.outcome_of(failure) is CallOutcome.ANSWERED:
+                self._refusals.accepted(now)
+
+    def unsatisfied(self, now: float) -> None:
+        """An attempt has a result that is not good enough; it was not refused."""
+        self._others += 1
+        self._refusals.accepted(now)
+
+    def slot_is_free(self) -> None:
+        """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""
+        if self.closed_by is not None and self.closed_by.follows_calls:
+            self.wake()
+
+    # What is known of it.
+
+    @property
+    def has_rate_limit(self) -> bool:
+        return self.spending.permits is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the circuit breaker is open."""
+        return self._breaker is not None and self._breaker.breaker.open_since is not None
+
+    def looks_down(self, failure: Failure) -> bool:
+        """Whether there is a circuit breaker, and a failure looks as if the service were dead."""
+        return self._breaker is not None and self.outcome_of(failure) is CallOutcome.DOWN
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the service may be dead though the breaker is closed."""
+        return self._breaker is not None and self._breaker.breaker.is_in_doubt()
+
+    def _note_reply(self) -> None:
+        self._replied, self._reported = self._reported, self.attempts
+
+    @property
+    def judged(self) -> int:
+        """Of how many attempts it is known whether they have opened the breaker; the coordinator has to say it."""
+        return self.attempts if self._refusals.shared is None else self._replied
+
+    def paused_seconds(self) -> float:
+        """For how long all calls have been paused so far."""
+        return self._refusals.throttle.paused_seconds(self._clock())
+
+    def outcome_of(self, failure: Failure | None) -> CallOutcome:
+        """The outcome of an attempt; never raises."""
+        breaker = self._options.breaker
+        if failure is None:
+            return CallOutcome.ANSWERED
+        if breaker is None or breaker.failure_on is None:
+            return failure.outcome
+        try:
+            return breaker.outcome_of(failure)
+        except BaseException as own:  # code of the user's
+            fatal = FatalError(
+                f"failure_on of the circuit breaker of {self._operator.name} must say of any exception whether the "
+                f"service has failed, and raised {error_text(own, redacted=self._options.redacted)}"
+            )
+            fatal.__cause__ = own
+            self._operator.fail(fatal)
+            return CallOutcome.NOTHING
+
+
+# The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
+_lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Line]] = weakref.WeakKeyDictionary()
+
+
+def _bucket_of(limit: RateLimit) -> Bucket:
+    if limit.name is None:
+        return Bucket(limit)
+    return Bucket(limit, _lines.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, Line()))

@@ -1,0 +1,60 @@
+"""The error of calls that a budget does not let begin."""
+
+from __future__ import annotations
+
+from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
+from ..._errors.figures import amount_
+from ..._functions.options import OnSpent, Options
+from ..._limits.budget import CALLS, MOST_UNTOLD, Budget, budget_label
+from ..._stores.ledgers import keeps_ledgers
+from .slots import CallingOperator
+
+
+class SpentBudgets:
+    """Says what was spent, and how the rest of the rows may be done."""
+
+    def __init__(self, operator: CallingOperator, options: Options) -> None:
+        self._operator, self._options = operator, options
+
+    def __call__(self, budget: Budget, spent: float, need: float | None, raised: str | None) -> AsyncUDFError:
+        """Without a `need` no cost is known; `raised`: how `settle` has failed."""
+        options, name = self._options, self._operator.name
+        is_fatal = options.on_spent is OnSpent.RAISE
+        kept = "The store keeps" if options.store is not None else "A store= keeps"
+        if need is None:
+            text, option = self._untold_text(budget, raised), "budget"
+        elif options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
+            text = (
+                f"{name} has made the {options.max_calls:,} calls that max_calls= allows in one query, and there are "
+                f"rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query makes"
+            )
+            option = "max_calls"
+        else:
+            text = (
+                f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}, and the next call may "
+                f"cost {amount_(need)}. {self._operator.counters.rows_done:,} rows of this task are done, and there "
+                f"are rows left. {kept} results that are paid for"
+            )
+            if budget.name is None or not keeps_ledgers(options.store):
+                text += ". Give the budget a name= and the function a disk or Redis store, and the next run"
+            else:
+                text += ", and what was spent: the next run, with a larger amount of this budget,"
+            text += " goes on where this one has ended"
+            option = "budget"
+        if not is_fatal:
+            return BudgetSpentError(text)
+        error = FatalError(text)
+        error.option = option
+        return error
+
+    def _untold_text(self, budget: Budget, raised: str | None) -> str:
+        how = f"context.spend(amount, {budget.unit!r}) in the function, or give settle="
+        if budget.settle is not None:
+            error = "" if raised is None else f" (it raised {raised})"
+            how = f"settle=, which has given no cost so far{error}"
+        return (
+            f"no cost is known of the first {MOST_UNTOLD} calls of {self._operator.name}, so its budget of "
+            f"{budget_label(budget)} cannot be kept: no further call begins. Calls that were cut at a deadline count, "
+            f"as the service may charge for them. Say what a call did cost by {how}; or give reserve=, what a call may "
+            "cost at most"
+        )

@@ -1,0 +1,233 @@
+"""Carries batches between Spark's thread, which pulls results, and the event loop of the calls in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..._errors.exceptions import AsyncUDFError
+from ..._errors.records import as_exception
+from ..._observe.time_account import SparkThread
+from . import event_loops
+from .collector import collecting_by_time
+from .event_loops import run_to_end
+from .watchdog import watched
+
+In = TypeVar("In")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out = TypeVar("Out")
+
+WATCH = 0.05  # seconds between two flushes while Spark's thread waits; a flush finds out whether Spark still reads
+SILENCE = 1.0  # seconds without output after which Spark gets an empty batch
+
+
+class LoopTask(Protocol[In_contra]):
+    """What runs on the loop: it is fed with batches until it has ended."""
+
+    def feed(self, batch: In_contra, /) -> None: ...
+    def end_of_input(self) -> None: ...
+    def taken(self) -> None: ...  # Spark has taken the oldest batch that was emitted
+    async def run(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SparkSide(Generic[Out]):
+    """Spark as the bridge sees it: it takes batches, and hears how the task ended.
+
+    Args:
+        flush: writes out what the bridge has yielded so far; raises OSError once Spark reads no more.
+        empty_batch: makes a batch without rows. Spark gets one after a silence: it may need a batch to notice that it
+            is to stop. None: Spark gets none.
+        spark_thread: notes when Spark's thread is away with a batch, or waits for the loop.
+        ended: called once with how the task ended: "succeeded", "failed", or "stopped" by Spark.
+    """
+
+    flush: Callable[[], None] = lambda: None
+    empty_batch: Callable[[], Out] | None = None
+    spark_thread: SparkThread = dataclasses.field(default_factory=lambda: SparkThread(time.monotonic))
+    ended: Callable[[str], None] = lambda how: None
+
+
+class Bridge(Generic[In, Out]):
+    """Runs a loop task on an event loop in a thread of its own, and carries batches both ways.
+
+    Two mailboxes and no lock: the loop's own thread-safe calls lead in, one queue leads out. Spark's thread feeds a
+    batch only when the loop task has asked for one. So when Spark stops reading, calls stop after the batches that were
+    already fed. Before Spark's thread waits, for the loop or for Spark's next batch, it flushes what it has yielded.
+
+    Args:
+        build: makes the loop task, on the loop's thread, from the loop, `request_batch` (ask for a batch) and `emit`.
+        threads: how many calls may need a thread at the same time.
+        loop: the event loop; the bridge closes it.
+        spark: takes the batches; unless given, the caller of `pipe` does.
+    """
+
+    # Two threads, because both want to be the one that waits: Spark pulls results from a generator and pushes input
+    # through an iterator, and the loop must go on meanwhile. With `run_until_complete` for each batch in Spark's
+    # thread, calls would stand still whenever Spark computes, and no deadline would be seen.
+    # Spark's thread polls: a blocking read or write of the connection would not notice that Spark has closed it.
+    #
+    # _outbox: "batch", "request_batch", and at last "done" or "error", which stays in for each later reader
+    # _loop_task, _main, _is_stopped: of the loop's thread; _last_output: of Spark's
+    # _outcome: how the task ends, as `SparkSide.ended` gets it once
+
+    def __init__(
+        self,
+        build: Callable[[asyncio.AbstractEventLoop, Callable[[], None], Callable[[Out], None]], LoopTask[In]],
+        threads: int,
+        loop: asyncio.AbstractEventLoop,
+        spark: SparkSide[Out] | None = None,
+    ) -> None:
+        self._build = build
+        self._threads = threads
+        self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._loop = loop
+        self._spark = spark or SparkSide()
+        self._last_output = time.monotonic()
+        self._outcome, self._is_reported = "stopped", False
+        self._loop_task: LoopTask[In]
+        self._main: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)
+        self._thread.start()
+
+    def pipe(self, batches: Iterable[In]) -> Iterator[Out]:
+        """Feed every batch, yield what comes out, and close on every path."""
+        try:
+            source = iter(batches)
+            while True:
+                yield from self.until_requested()
+                self._spark.flush()
+                batch = next(source, None)
+                if batch is None:
+                    break
+                self.feed(batch)
+            yield from self.finish()
+        finally:
+            self.close()
+
+    def until_requested(self) -> Iterator[Out]:
+        """Yield what comes out until the loop task asks for a batch; may be left before that, and called again.
+
+        Raises:
+            AsyncUDFError: a row failed, or the function could not be opened.
+            OSError: Spark reads no more.
+        """
+        yield from self._until("request_batch")
+
+    def feed(self, batch: In) -> None:
+        """Give the batch that was asked for."""
+        self._send(lambda: self._loop_task.feed(batch))
+
+    def finish(self) -> Iterator[Out]:
+        """Say that no batch follows, and yield what comes out until the loop task has closed."""
+        self._send(lambda: self._loop_task.end_of_input())
+        yield from self._until("done")
+
+    def close(self) -> None:
+        """Cancel what is still running and wait for the thread, in bounded time; harmless when all is over."""
+        # Bounded, since a call may hang in C code that nothing can end: then the daemon thread is left behind, and
+        # Spark's worker goes on. `run_to_end` waits for several grace periods, one after another.
+        self._send(self._stop)
+        self._thread.join(timeout=10 * event_loops.GRACE)
+        if not self._is_reported:
+            self._is_reported = True
+            self._spark.ended(self._outcome)
+
+    def _until(self, last: str) -> Iterator[Out]:
+        """Batches, up to the message that is waited for or to the end of all."""
+        while True:
+            what, content = self._next()
+            if what in ("batch", "sign of life"):
+                self._last_output = time.monotonic()
+                self._spark.spark_thread.leave()
+                try:
+                    yield content
+                finally:
+                    self._spark.spark_thread.come_back()
+                    if what == "batch":
+                        self._send(lambda: self._loop_task.taken())
+            elif what == "request_batch":
+                if last == "request_batch":
+                    return
+            else:  # it is over, and a later reader is to see that too
+                self._outbox.put((what, content))
+                if what == "error":
+                    self._outcome = "failed"
+                    raise content
+                self._outcome = "succeeded"
+                return
+
+    def _next(self) -> tuple[str, Any]:
+        """The next message, or an empty batch after a silence."""
+        with contextlib.suppress(queue.Empty):
+            return self._outbox.get_nowait()
+        empty_batch = self._spark.empty_batch
+        self._spark.spark_thread.wait()
+        try:
+            while True:
+                self._spark.flush()
+                if empty_batch is not None and time.monotonic() - self._last_output >= SILENCE:
+                    return "sign of life", empty_batch()
+                with contextlib.suppress(queue.Empty):
+                    return self._outbox.get(timeout=WATCH)
+        finally:
+            self._spark.spark_thread.go_on()
+
+    def _send(self, action: Callable[[], Any]) -> None:
+        # A closed loop takes nothing: the outbox has the reason, for its next reader.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(action)
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        if self._main is not None:
+            self._main.cancel()
+
+    def _serve(self) -> None:
+        """The life of the loop's thread; its last message is "done" or "error", whatever happens."""
+        try:
+            with watched(self._loop) as self.blocked, collecting_by_time(self._loop):
+                run_to_end(self._loop, self._run(), self._threads)
+        except BaseException as error:  # whatever it was, Spark's thread must raise it
+            self._outbox.put(("error", as_exception(error)))  # a SystemExit would end Spark's worker
+        else:
+            self._outbox.put(("done", None))
+
+    async def _run(self) -> None:
+        self._main = asyncio.current_task()
+        try:
+            if self._is_stopped:  # before it has begun
+                raise asyncio.CancelledError
+            self._loop_task = self._build(
+                self._loop,
+                lambda: self._outbox.put(("request_batch", None)),
+                lambda batch: self._outbox.put(("batch", batch)),
+            )
+            await self._loop_task.run()
+        except asyncio.CancelledError:
+            if self._is_stopped:
+                raise AsyncUDFError("the task was cancelled") from None
+            raise
+
+
+def pipe(
+    batches: Iterator[Any], start: Callable[[Any, float], Bridge[Any, Out]], read: Callable[[Any], Any]
+) -> Iterator[Out]:
+    """Run a task over Spark's batches; a partition without rows opens nothing.
+
+    Args:
+        start: makes the bridge, given the first batch and the seconds that the task has waited for it.
+        read: makes the elements of one batch.
+    """
+    began = time.monotonic()
+    first = next(batches, None)
+    if first is not None:
+        yield from start(first, time.monotonic() - began).pipe(map(read, itertools.chain((first,), batches)))

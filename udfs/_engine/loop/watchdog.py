@@ -1,0 +1,208 @@
+"""Warns when synchronous code blocks the event loop, from a thread beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FrameType
+
+from ..._errors.safe import presentable
+from .limited import result_of
+
+INTERVAL = 0.25  # seconds between two checks
+TURN_LIMIT = 1.0  # seconds that a turn of the loop may take
+WAITS_AFTER = 0.005  # seconds; code that stays at one place for so long waits, and does not compute
+OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
+STANDARD = os.path.dirname(os.__file__) + os.sep
+LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
+IMPORTS = "<frozen importlib"
+Stack = Sequence[tuple[FrameType, int]]  # frames with their lines, from the outermost
+
+logger = logging.getLogger("asyncudf")
+
+
+class BlockedTime:
+    """Adds up how long a loop was blocked, check by check.
+
+    Attributes:
+        total: seconds in all spells that were longer than the limit.
+    """
+
+    # Of the time before a late check only that counts in which the loop's thread has worked: it let no other thread
+    # run. In a halt of the whole process it has not worked, and nothing can be said of the loop.
+    #
+    # _spell: how long the loop has been blocked without a break; counted in total once it is over the limit
+    # _last, _worked: when the last check was, and the seconds that the thread had worked by then
+
+    def __init__(self, now: float, worked: float) -> None:
+        self.total = 0.0
+        self._spell = 0.0
+        self._last = now
+        self._worked = worked
+
+    def is_hogged(self, now: float, worked: float) -> bool:
+        """Whether this check is late, and the loop's thread has worked meanwhile."""
+        return now - self._last > 2 * INTERVAL and worked - self._worked > INTERVAL
+
+    def check(self, now: float, worked: float, is_blocked: bool) -> bool:
+        """Whether the loop has been blocked for longer than the limit.
+
+        Args:
+            worked: seconds that the loop's thread has worked in all.
+            is_blocked: the user's code runs, and the loop has made no turn since the last check, or waits in that code.
+        """
+        passed = now - self._last
+        if passed > 2 * INTERVAL:
+            passed = min(passed, worked - self._worked)
+        self._last, self._worked = now, worked
+        if not is_blocked:
+            self._spell = 0.0
+            return False
+        before, self._spell = self._spell, self._spell + passed
+        if self._spell <= TURN_LIMIT:
+            return False
+        self.total += passed if before > TURN_LIMIT else self._spell
+        return True
+
+
+@contextlib.contextmanager
+def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
+    """A block that runs the loop in this thread: warns once if it is blocked, and logs the total in the end."""
+    watch = _Watch(loop, threading.get_ident(), _clock_of_this_thread())
+    with contextlib.suppress(RuntimeError):  # no thread can be started: nobody watches
+        watch.start()
+    try:
+        yield watch.blocked
+    finally:
+        watch.over.set()
+        if watch.is_alive():
+            watch.join(timeout=TURN_LIMIT)
+
+
+class _Watch(threading.Thread):
+    """Checks the loop's thread four times a second: where the user's code is, and whether the loop makes turns."""
+
+    # Not asyncio's debug mode: it times each callback, which slows all of them down, and reports a call that blocks
+    # only when that has ended. A thread beside it costs nothing per row, and sees where the call is while it blocks.
+    #
+    # Each check sends a callback to the loop, unless the last one has not been called yet.
+    # _has_turned: whether the callback sent last was called; _named: whom the warning named, None before it
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float]) -> None:
+        super().__init__(name="asyncudf-watch", daemon=True)
+        self._loop = loop
+        self._watched = watched
+        self._has_turned = True
+        self._named: str | None = None
+        self._worked = worked
+        self.blocked = BlockedTime(time.monotonic(), worked())
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with contextlib.suppress(RuntimeError, OSError):  # the loop is closed, its thread has ended
+            while not self.over.wait(INTERVAL):
+                name, stack = _user_code(self._frame())
+                is_hogged = self.blocked.is_hogged(time.monotonic(), self._worked())
+                if stack and self._has_turned and not is_hogged and not self._stays():
+                    stack = ()
+                if self.blocked.check(time.monotonic(), self._worked(), bool(stack)) and self._named is None:
+                    self._named = name
+                    _warn(name, stack, is_hogged)
+                del stack
+                if self._has_turned:
+                    self._has_turned = False
+                    self._loop.call_soon_threadsafe(self._turn)
+        if self._named is not None:
+            logger.warning(
+                "the event loop was blocked for %.1f s in all, by %s or the like; see the warning above",
+                self.blocked.total,
+                self._named,
+            )
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._watched)
+
+    def _stays(self) -> bool:
+        """Whether the thread waits where it is: in one of many calls that block, each for a moment only."""
+        frame = self._frame()
+        place = None if frame is None else frame.f_lasti
+        worked = self._worked()
+        time.sleep(WAITS_AFTER)
+        if self._worked() - worked > 10 * WAITS_AFTER:  # it let no other thread run
+            return True
+        return frame is not None and self._frame() is frame and frame.f_lasti == place
+
+    def _turn(self) -> None:
+        self._has_turned = True
+
+
+def _clock_of_this_thread() -> Callable[[], float]:
+    """A clock of the seconds that this thread has worked, for another thread; of the process where there is none."""
+    if sys.platform == "linux":
+        return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+    return time.process_time
+
+
+def _user_code(innermost: FrameType | None) -> tuple[str, Stack]:
+    """The name of a call, and the frames of its own code with their lines, from the outermost.
+
+    Without frames while the library works, imports, opens or closes.
+    """
+    # All at once, first of all: a frame that goes on is at another line, and one that has returned has no caller.
+    stack = [] if innermost is None else [*traceback.walk_stack(innermost)][::-1]
+    files = [frame.f_code.co_filename for frame, _ in stack]
+    if any(outer.startswith(OWN) and inner.startswith(IMPORTS) for outer, inner in itertools.pairwise(files)):
+        return "", ()  # redis imports dozens of modules, of other packages too, when the first task with limits begins
+    started = False
+    for number, file in enumerate(files):
+        if file.startswith(OWN):
+            started = True
+            if stack[number][0].f_code is result_of.__code__:  # open and close may take their time
+                break
+        elif started and not _is_library(file):
+            return _name(stack[: number + 1]), stack[number:]
+    return "", ()
+
+
+def _is_library(file: str) -> bool:
+    """Whether it is code of Python's or of a data library's, which is never taken for the user's."""
+    is_standard = file.startswith(STANDARD) and "-packages" not in file
+    return is_standard or file.startswith(("<frozen", *_libraries()))
+
+
+def _libraries() -> tuple[str, ...]:
+    """The folders of those that are loaded: a folder of the user's may be called like one of them."""
+    return tuple(folder + os.sep for name in LIBRARIES for folder in getattr(sys.modules.get(name), "__path__", ()))
+
+
+def _name(stack: Stack) -> str:
+    """The name of the operator that called the function, whose frame is the last, else of the function itself."""
+    *callers, (function, _) = stack
+    for frame, _ in reversed(callers):
+        if not frame.f_code.co_filename.startswith(OWN):
+            break
+        name = getattr(frame.f_locals.get("self"), "name", None)
+        if isinstance(name, str):
+            return name
+    return function.f_code.co_qualname
+
+
+def _warn(name: str, stack: Stack, is_hogged: bool) -> None:
+    logger.warning(
+        "%s has blocked the event loop for more than %g s: meanwhile no other call goes on and no deadline is seen. "
+        "Synchronous code such as time.sleep or requests.get must not be called in an async def: await an asynchronous "
+        "client, or declare a plain def, which runs in a thread. %s:\n%s",
+        name,
+        TURN_LIMIT,
+        "It let no other thread run meanwhile; when it had, it was at" if is_hogged else "It is at",
+        presentable("".join(traceback.StackSummary.extract(stack).format())),
+    )

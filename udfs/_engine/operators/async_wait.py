@@ -1,0 +1,607 @@
+"""AsyncWaitOperator: takes rows in, runs their calls, emits results in the promised order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from asyncudf.queues import StreamElement
+
+from ..._errors.exceptions import FatalError
+from ..._functions.async_function import FAIL_TASK, RuntimeContext
+from ..._functions.options import OnNullInput, Options
+from ..._functions.signature import FunctionSpec
+from ..._limits.coordinator import TaskIdentity
+from ..._observe.counters import TaskCounters
+from ..._observe.time_account import State
+from ..calls.attempt import Attempt
+from ..calls.calls import Calls
+from ..calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
+from ..calls.resources import closing, opened
+from ..calls.row import Row
+from ..calls.service import Service
+from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
+from ..stored.elements import ROWS, AnsweredRows, plain
+from ..stored.sharing import StoreSharing
+from ..stored.stored_results import StoredResults
+from .emitter import Emitter, queue_of
+from .input import MicroBatch
+from .memory import QueueMemory, RowSizes, TaskBatches
+from .null_answers import NullAnswers
+from .operator import BufferedOperator, ChainedOperator
+from .outputs import Output
+
+# Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
+# next turn, or a long queue would never shrink.
+AT_ONCE = 10_000
+ANSWERED_TOGETHER = 200  # rows that need no call and are emitted together
+BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
+
+
+class AsyncWaitOperator(BufferedOperator, ChainedOperator):
+    """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
+
+    Rows are pulled: the operator calls `request_batch` when it can use more, and gets them by `feed`, or in a chain by
+    `process` as long as it is `available`. Results leave in the order of `options.output_mode`, each exactly once, as
+    long as `output` is available.
+
+    Args:
+        validate: checks and converts each result; raises ResultError for a result of another type.
+        codec: for vectorized functions.
+        sizes: how many bytes a row holds, for `options.max_buffered_bytes`.
+        batches: those of the task.
+        may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
+        stored: the store of the function in this task; closed with the operator.
+        rng: for the jitter of delays.
+        counters: count what is done; their clock is the operator's.
+        identity: this task among those of the job; None: this task is the whole job.
+        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
+    """
+
+    # The order of wrapping: store( deadline( retry( budget( breaker( limits( slot( attempt_timeout( function )))))))).
+    # A row asks the store before it has a deadline, and its result is written after the deadline has been stopped.
+    #
+    # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
+    # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
+    # slot takes one when its call can begin. Elements leave the input in `_take`, and in `_call_rows` where a row is
+    # called as soon as it has its place.
+    #
+    # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
+    # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
+    #
+    # len(_queue) <= queue_size; calls in progress that count <= capacity
+    # _finished is set once: by the first error, or when the input has ended and the queue is empty
+    # _is_taking: an element is on its way from the input to its place, and none may pass it
+    # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
+    # _may_leave: how many elements may leave before that turn
+    # _is_plain: rows are called as soon as they have their places, if no limit has to be asked
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        options: Options,
+        output: Output,
+        context: RuntimeContext,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        validate: Callable[[Any], Any] | None = None,
+        codec: BatchCodec | None = None,
+        sizes: RowSizes | None = None,
+        batches: TaskBatches | None = None,
+        may_edit: bool = True,
+        stored: StoredResults | None = None,
+        counters: TaskCounters | None = None,
+        identity: TaskIdentity | None = None,
+        shared_clock: Callable[[], float] | None = None,
+        request_batch: Callable[[], None] = lambda: None,
+        fail: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        # Each part is made of parts made before it. Whatever a part asks of the operator, such as `pump`, it asks when
+        # rows flow, and by then all parts are there.
+        super().__init__(output, loop, request_batch, fail)
+        self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
+        self.counters = counters or TaskCounters(loop.time)
+        bounds = BatchBounds(spec, options)
+        self._queue = queue_of(options)
+        self._memory: QueueMemory | None = None
+        if (limit := options.max_buffered_bytes) is not None:
+            batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
+            self._memory = QueueMemory(self._queue, limit, options.open_calls * bounds.size, sizes, batches)
+            batches.watch(self._memory.update, self._memory_is_free)
+        self._emitter = Emitter(self._queue, output)
+        self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
+        self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
+        costs = Costs(options.rate_limit, options.budgets, spec)
+        self._service = Service(self, options, self._pool, spec, identity=identity, shared_clock=shared_clock)
+        self._calls = Calls(
+            self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
+            partition=context.partition, rng=rng,
+        )  # fmt: skip
+        self._sharing: StoreSharing | None = None
+        if stored is not None:
+            self._sharing = sharing = StoreSharing(
+                self, stored, options, self._calls, self._queue, self._input, request_batch,
+                is_single=not spec.many_results,
+            )  # fmt: skip
+            self._inlet = sharing.inlet
+            self._calls.share(sharing)
+        if options.on_null_input is OnNullInput.NULL:
+            self._inlet = NullAnswers(self._inlet, validate)
+        self._batch: MicroBatch | None = None
+        if bounds.size > 1:
+            self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
+        self._wanted_rows = max(options.slots, bounds.size)
+        self._is_taking = self._is_pumping = self._will_pump = False
+        self._may_leave = AT_ONCE
+        self._is_plain = False
+
+    @property
+    def available(self) -> int:
+        """How many rows may come one by one: what the call slots can start at once, less the rows that wait."""
+        return self._wanted_rows - self._inlet.waiting
+
+    def process(self, element: StreamElement) -> None:
+        """Take one row, or a marker at its place behind the rows so far."""
+        self._inlet.put(element)
+        self._pool.wake()
+
+    process_marker = process
+
+    def look_at_input(self) -> None:
+        self.pump()
+
+    def _memory_is_free(self) -> None:
+        """There may be places again, for a row or for rows that need no call."""
+        if not self.has_finished:
+            self.look_at_input()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open the function; at the end of the block wait until everything is emitted, close, and end the output.
+
+        Raises:
+            AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
+        """
+        async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
+            async with contextlib.AsyncExitStack() as stack:
+                resources = await stack.enter_async_context(opened(self._spec, self._context))
+                stack.callback(self._calls.close)
+                await stack.enter_async_context(self._service.running())
+                stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
+                self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
+                with self._owning_its_end():
+                    yield
+                    await self._finished
+            self._end_output()
+
+    def _open(self, invoker: Invoker) -> None:
+        """The function is open: calls can begin."""
+        self._calls.use(invoker)
+        complete: Callable[[Any, Any], object] = self._complete
+        if self._sharing is not None:
+            complete = self._sharing.keep
+        elif self._output.leaves_chain:
+            # No code runs there that could complete a row, or see the variables of a call.
+            complete = self._queue.completing(self._output, self.pump)
+        self._starts, self._returned = self._calls.starting(), self._calls.returning(complete)
+        self._is_plain = self._calls.function is not None and self._sharing is None
+        FAIL_TASK.set(self._may_fail)
+        self._pool.open()
+        self._request_batch()
+        self._pool.wake()
+        if self._sharing is not None:
+            self._sharing.open()
+
+    def _may_fail(self) -> Callable[[str], None]:
+        """The value of FAIL_TASK."""
+        failed = self._service.failed
+
+        def fail(mistake: str) -> None:
+            if failed != self._service.failed:
+                return
+            error = FatalError(f"{self.name} {mistake}")
+            if asyncio._get_running_loop() is self.loop:
+                self.fail(error)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(self.fail, error)
+
+        return fail
+
+    async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        self._calls.abandon()
+        if self._sharing is not None:
+            await self._sharing.end()
+        self._calls.abandon()  # calls that have begun meanwhile
+        await self._pool.close(patient=exc_type is None)
+
+    def fail(self, error: BaseException) -> None:
+        self._calls.counts.ends_task(error)
+        super().fail(error)
+
+    # The state changes.
+
+    def pump(self) -> None:
+        """Something has changed: emit what may leave, take in what needs no slot, and start a slot if there is work."""
+        # A call of it inside itself, by code further down that completes another row, returns at once: the outer one
+        # goes on with what has changed, and no row overtakes the one that is leaving.
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._emit_and_take()
+        except BaseException as error:  # called from timers too, where an exception would only be logged
+            self.fail(error)
+        finally:
+            self._is_pumping = False
+        self._finish_if_drained()
+        self._pool.wake()
+        if self._service.held_failures is not None and self._pool.is_idle:  # no slot ends and decides about these
+            self.loop.call_soon(self.health_changed, context=self._own_context.copy())
+
+    def pump_soon(self) -> None:
+        """The same in the next turn of the event loop, once for all that ask for it."""
+        if not self._will_pump:
+            self._will_pump = True
+            self.loop.call_soon(self._pump_now, context=self._own_context.copy())
+
+    def _pump_now(self) -> None:
+        self._will_pump, self._may_leave = False, AT_ONCE
+        if not self.has_finished:
+            self.pump()
+
+    def _emit_and_take(self) -> None:
+        while True:
+            if not self._is_taking and self._must_take_without_slot():
+                row = self._take(may_call=False)
+                if row is not None:  # the result that had landed for it has just ended
+                    self._calls.backlog.put(Attempt((row,)))
+            if not (emitted := self._emitter.emit(self._may_leave)):
+                break
+            self._may_leave -= emitted
+        if self._may_leave <= 0:
+            self.pump_soon()
+        self._held_back = self._queue.has_completed_elements() and self._output.available <= 0
+
+    def _must_take_without_slot(self) -> bool:
+        """Whether no slot comes soon that would take in elements which need none."""
+        # All slots may be held by coroutines that run on after their rows are done.
+        if not (self._pool.is_full or self._service.closed_by is not None):
+            return False
+        # Without rows that need no call there are only markers, and one behind rows has time until they have left.
+        return self._queue.places > 0 if self._has_uncalled else self._queue.is_empty()
+
+    def _finish_if_drained(self) -> None:
+        if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
+            self._finished.set_result(None)
+
+    # Rows enter.
+
+    def _take(self, *, may_call: bool) -> Row | None:
+        """Take elements out of the input, each into its place, up to the first row that is to be called.
+
+        Returns:
+            That row; without `may_call` it stays in the input if it was known to be one.
+        """
+        queue, source, sharing, line = self._queue, self._input, self._sharing, self._queue.line
+        has_others = False
+        self._is_taking = True
+        try:
+            while len(line) < queue.most:
+                element: Any = source.take() if may_call else source.take_unless(self._has_to_call)
+                if element is None:
+                    return None
+                if type(element) in ROWS:
+                    row: Row = queue.put_record(element)
+                    row.open()
+                    if sharing is None or sharing.needs_call(row):
+                        return row
+                else:
+                    self._place(element)
+                has_others = True
+            return None
+        finally:
+            self._is_taking = False
+            if has_others:
+                self.pump()
+
+    def _place(self, element: Any) -> None:
+        """Give an element that is no single row its place in the queue."""
+        if type(element) is not AnsweredRows:
+            self._queue.put_marker(element)
+            return
+        while len(element) and (places := self._queue.places) > 0:
+            records, results = element.take(min(places, ANSWERED_TOGETHER))
+            totals = vars(self.counters.totals)
+            for figure in ("rows", "results", element.figure):
+                totals[figure] += len(records)
+            self._leave(records, results)
+        if len(element):
+            self._input.put_back(element)  # type: ignore[arg-type]
+
+    def _has_to_call(self, element: Any) -> bool:
+        """Whether an element that is next in line is a row to call."""
+        if self._sharing is not None:
+            return self._sharing.has_to_call(element)
+        return type(element) in ROWS
+
+    def _leave(self, records: list[Any], results: list[Any]) -> None:
+        """Emit rows that have one result each, or give them their places; both lists are empty then."""
+        was_pumping, self._is_pumping = self._is_pumping, True
+        try:
+            self._emitter.leave(records, results)
+        except BaseException as error:  # a call that has just begun must not fail with it
+            self.fail(error)
+        finally:
+            self._is_pumping = was_pumping
+        if self._queue.has_completed_elements():
+            self.pump()
+
+    def _next_row(self) -> Row | None:
+        """The next row to call; all elements before it have their places."""
+        while not self._is_taking and (self._sharing is None or self._sharing.claims.takes_more):
+            row = self._take(may_call=True)
+            if row is not None or not self._input.may_have_more or not self._queue.places:
+                return row
+        return None
+
+    def _next_attempt(self) -> Attempt | None:
+        """The next attempt: of rows whose back-off is over, as they have waited longest, or of rows that come now."""
+        backlog = self._calls.backlog
+        # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
+        is_new = (
+            self._service.held_failures is not None
+            and self._service.is_broken
+            and not backlog.has_new
+            and self._may_form_call()
+        )
+        attempt = backlog.next() if backlog.ready and self._has_ready() and not is_new else None
+        while attempt is None:
+            if self._batch is not None:
+                attempt = self._batch.gather(self._next_row, self._is_starved)
+            elif (row := self._next_row()) is not None:
+                attempt = Attempt((row,))
+            if attempt is None:
+                self._finish_if_drained()
+                return backlog.next() if self._has_ready() else None
+            if self._sharing is not None and self._sharing.claims.claim(attempt):
+                attempt = None
+        return attempt
+
+    def _has_ready(self) -> bool:
+        """Whether there are attempts that should begin now, before rows that come now."""
+        backlog = self._calls.backlog
+        if not backlog.ready or not backlog.waits_for_more():
+            return bool(backlog.ready)
+        is_waiting = self._sharing is not None and self._sharing.is_waiting
+        return self._input.has_ended and not (is_waiting or self._may_form_call())
+
+    def _may_form_call(self) -> bool:
+        """Whether a slot would probably find rows for a call; sure only after one was taken."""
+        if self._sharing is not None and not self._sharing.claims.takes_more:
+            return False
+        if self._input.may_have_more and self._queue.places > 0:
+            return True
+        return bool(self._batch) and (self._batch.is_ready or self._is_starved())  # type: ignore[union-attr]
+
+    def _is_starved(self) -> bool:
+        return self._input.has_ended or not self._queue.places  # a full queue waits for the rows of the batch
+
+    def has_rows(self) -> bool:
+        return self._may_form_call() or (self._sharing is not None and self._sharing.is_waiting)
+
+    def has_work(self) -> bool:
+        if self._finished.done():
+            return False
+        return self._has_ready() or self._may_form_call()
+
+    def snapshot_state(self) -> list[StreamElement]:
+        """The elements not yet emitted, in order: first the queue, then what was fed and not taken.
+
+        After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
+        """
+        return plain([*self._queue.values(), *self._inlet.values()])
+
+    def restore_state(self, elements: Sequence[StreamElement]) -> None:
+        """Replay a snapshot before any new input; it may hold more elements than the queue."""
+        self._inlet.restore(elements)
+        self._pool.wake()
+
+    # Calls are made.
+
+    async def work(self, slot: CallSlot) -> None:
+        """The life of one call slot: one call after another, until there is no call or the slot is dirty."""
+        try:
+            slot.capture_baseline()
+            while not (self._finished.done() or slot.is_dirty()):
+                if self._service.closed_by is not None:
+                    if self._pool.is_led_by_another(slot):
+                        break
+                    await self._service.reopened()
+                    continue
+                calls = self._call_rows if self._may_call_rows() else self._call_each
+                if await notify_on_suspend(calls(slot), slot, self._pool.release):
+                    if not slot.is_dirty():
+                        await asyncio.sleep(0)  # let timers and the mailbox have their turn
+                elif self._service.closed_by is None and not self._has_ready():
+                    break
+        except BaseException as error:  # the source or the output failed, not a row
+            if slot.abandoned or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
+                raise  # the pool has cancelled the slot, or other code has, between two calls
+            self.fail(error)
+        finally:
+            self._pool.retire(slot)
+            self._service.slot_is_free()
+            self._calls.evaluate_held()
+            self._finish_if_drained()
+
+    def _may_call_rows(self) -> bool:
+        return self._is_plain and self._service.is_free and not (self._calls.backlog.ready or self._is_taking)
+
+    async def _call_rows(self, slot: CallSlot) -> bool:
+        """Call the function for one row after another, as soon as each has its place.
+
+        Returns:
+            Whether there may be more rows, after a pause; else there is none now, or no place.
+        """
+        # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
+        # call is the start of the next.
+        calls, service, source, queue = self._calls, self._service, self._input, self._queue
+        function, starts, returned, clock = calls.function, self._starts, self._returned, calls.clock
+        line, ready, is_over, put_record = queue.line, calls.backlog.ready, self._finished.done, queue.put_record
+        context, own, rows_have = slot.context, slot.own, ROWS
+        assert function is not None
+        started = clock()
+        end = started + calls.pause  # when the event loop gets its turn
+        while len(line) < queue.most:
+            element, rows, has_waited = None, source.current, False
+            for element in islice(rows, BURST):
+                if type(element) not in rows_have:
+                    self._take_in(element)
+                    break
+                result = None  # or the last one would live on through this call
+                row = put_record(element)  # type: ignore[arg-type]
+                starts(slot, row, started)
+                try:
+                    result = await function(*element[0])  # type: ignore[index, misc]
+                except BaseException as error:  # every error of the user's code has its policy
+                    calls.coroutine_ended(slot, own, None, error)
+                    started = clock()
+                else:
+                    if slot.attempt is own:
+                        started = returned(slot, own, result)
+                if slot.is_suspended:
+                    slot.is_suspended, has_waited = False, True
+                    started = clock()
+                    end = started + calls.pause
+                elif started > end:
+                    return True
+                if ready or source.current is not rows or len(line) >= queue.most or not service.is_free:
+                    break
+                try:
+                    if context != slot.clean or slot.is_cancelled or is_over():
+                        return True
+                except BaseException:  # variables that cannot be compared
+                    return True
+            else:
+                if element is not None:
+                    if not has_waited:
+                        return True
+                elif not source.refill():
+                    self._finish_if_drained()
+                    return False
+            if not self._may_call_rows() or slot.is_dirty() or is_over():
+                return True
+        return False
+
+    def _take_in(self, element: Any) -> None:
+        """Give an element that is no single row its place."""
+        self._is_taking = True
+        try:
+            self._place(element)
+        finally:
+            self._is_taking = False
+        self.pump()
+
+    async def _call_each(self, slot: CallSlot) -> bool:
+        """Make one attempt after another, as the limits let them begin.
+
+        Returns:
+            Whether there may be more, after a pause; else there is no call, or a limit holds it back.
+        """
+        calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
+        end = 0.0  # when the event loop gets its turn; 0: it has just had it
+        while self._service.closed_by is None and (attempt := self._next_attempt()) is not None:
+            result = None  # or the last result would live on through this call
+            if calls.begin(slot, attempt):
+                try:
+                    result = await calls.start(slot, attempt)
+                except BaseException as error:  # every error of the user's code has its policy
+                    calls.coroutine_ended(slot, attempt, None, error)
+                    if not self._service.is_free:  # limits have to know of other failures before the next call
+                        slot.is_suspended = False
+                        return True
+                else:
+                    if is_direct and slot.attempt is attempt:
+                        returned(slot, attempt, result)
+                    else:
+                        calls.coroutine_ended(slot, attempt, result, None)
+            if slot.is_suspended:
+                end, slot.is_suspended = 0.0, False
+            elif not end:
+                end = calls.clock() + calls.pause
+            elif calls.clock() > end:
+                return True
+            if slot.is_dirty() or self._finished.done() or self._may_call_rows():
+                return True
+        return False
+
+    def wanted_calls(self) -> int:
+        """How many calls would be in flight if limits allowed it."""
+        rows = min(self._input.known_rows, self._queue.places)
+        return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
+
+    @property
+    def _followers(self) -> int:
+        return 0 if self._sharing is None else self._sharing.followers
+
+    def calls_wait(self) -> None:
+        """A limit holds all calls back."""
+        if self._has_uncalled:
+            self.pump_soon()
+
+    def health_changed(self) -> None:
+        """More is known of the service, or of the calls that are to come."""
+        if not self._finished.done():
+            self._calls.evaluate_held()
+
+    def waiting_has_changed(self) -> None:
+        """The rows of calls that wait hold more memory than others."""
+        if self._memory is not None:
+            self._memory.hold_calls(self._calls.backlog.backing_off + self._followers)
+
+    def _complete(self, row: Row, result: Any) -> None:
+        row.complete((result,))
+        self.pump()
+
+    # Figures.
+
+    def why_idle(self) -> State:
+        """What a free slot waits for."""
+        if self._held_back or (self._memory is not None and self._memory.waits_for_spark):
+            return State.OUTPUT
+        if self._sharing is not None and self._sharing.is_waiting:
+            return State.STORE
+        if self._queue.places <= 0:
+            return State.HEAD_OF_LINE
+        return State.WINDING_DOWN if self._input.is_drained else State.INPUT
+
+    @property
+    def in_progress(self) -> tuple[int, int]:
+        """Calls in flight, and rows in the queue."""
+        return self._pool.in_flight, len(self._queue)
+
+    def count_open(self) -> None:
+        """Bring up to date how long the calls in flight have taken."""
+        self._calls.count_open()
+
+    def sample(self, *, was_blocked: bool) -> None:
+        """Bring the counters up to date."""
+        totals = self.counters.totals
+        totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
+        if self.counters.calls_ended:  # no slot waits for a call that fails at once
+            totals.in_flight_peak = max(totals.in_flight_peak, 1)
+        if self._sharing is not None and not (totals.in_flight_peak or self.counters.calls_answered):
+            # Slots were taken to see which rows have a call, and none had.
+            self.counters.account.move(State.CALLS_BUSY, State.STORE)
+        if self._memory is not None:
+            self.waiting_has_changed()
+            self._memory.look()
+            totals.bytes_peak = self._memory.peak
+        follows = self._followers > 0 and not self._pool.is_full
+        self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)

@@ -1,0 +1,267 @@
+"""The rows in front of an operator: those that were not taken yet, and those gathered for a vectorized call."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from asyncudf.queues import StreamElement, StreamRecord
+
+from ..calls.attempt import Attempt
+from ..calls.invokers import BatchBounds
+from ..calls.row import Row
+
+UNKNOWN_ROWS = 10_000  # elements, if the number is not known
+
+
+# Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
+InputElement = StreamElement | tuple[Any, int | None, Any]
+
+
+def record_of(element: InputElement) -> StreamElement:
+    """The element, a plain tuple made a record."""
+    return StreamRecord._make(element) if type(element) is tuple else element  # type: ignore[return-value]
+
+
+class InputBuffer:
+    """Batches of elements, in order; asks for another batch when the last one begins.
+
+    Args:
+        request_batch: asks for one more batch.
+    """
+
+    # Batches stay iterators, and `current` is open to `_call_rows`, so that taking a row costs one step of a C
+    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
+    # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
+    #
+    # may_have_more is False only when every element has been taken
+    # has_ended: nothing more is fed
+    # _line: elements that were put one by one and not taken; _reads_line: one of _batches, or `current`, reads it
+    # current: yields the rest of _inserted, then the rest of _behind
+    # _is_listed: `values` reads the batches, and asks for no more
+
+    def __init__(self, request_batch: Callable[[], None]) -> None:
+        self._request_batch = request_batch
+        self._batches: deque[Iterator[InputElement]] = deque()
+        self.current: Iterator[InputElement] = iter(())
+        self._behind = self.current
+        self.may_have_more = False
+        self.has_ended = False
+        self._line: deque[StreamElement] = deque()
+        self._inserted: deque[InputElement] = deque()
+        self._is_listed = self._reads_line = False
+
+    @property
+    def waiting(self) -> int:
+        """How many elements that were put one by one have not been taken."""
+        return len(self._line)
+
+    @property
+    def known_rows(self) -> int:
+        """About how many elements can be taken before more are fed."""
+        if self._batches or not self.may_have_more:
+            return len(self._line) + UNKNOWN_ROWS * bool(self._batches)
+        return operator.length_hint(self.current, UNKNOWN_ROWS)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether there is a batch behind the one that elements are taken from."""
+        return bool(self._batches)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything was taken and nothing follows."""
+        return self.has_ended and not self.may_have_more
+
+    def feed(self, batch: Iterable[InputElement]) -> None:
+        """Add a batch behind all elements."""
+        self._batches.append(iter(batch))
+        self.may_have_more = True
+
+    def put(self, element: StreamElement) -> None:
+        """Add one element behind all others; once all such elements were taken `request_batch` is called."""
+        if not self._reads_line:
+            self._batches.append(self._take_line())
+            self._reads_line = self.may_have_more = True
+        self._line.append(element)
+
+    def _take_line(self) -> Iterator[StreamElement]:
+        # Elements that are put meanwhile are read too; once the line is empty `put` starts another iterator.
+        line = self._line
+        while line:
+            yield line.popleft()
+        self._reads_line = False
+        if not self._is_listed:
+            self._request_batch()
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self.has_ended = True
+
+    def request_from(self, request_batch: Callable[[], None]) -> None:
+        """Ask here for batches, from now on."""
+        self._request_batch = request_batch
+
+    def insert(self, element: InputElement) -> None:
+        """Put an element before all others, but behind those inserted earlier."""
+        if not self._inserted:  # one chain for all of them: a chain for each would nest without end
+            self.current = chain(self._take_inserted(), self._behind)
+            self.may_have_more = True
+        self._inserted.append(element)
+
+    def take_unless(self, stays: Callable[[InputElement], bool]) -> InputElement | None:
+        """Take the next element, unless `stays` is true for it."""
+        if self._inserted and stays(self._inserted[0]):
+            return None
+        element = self.take()
+        if element is not None and stays(element):
+            self.put_back(element)
+            return None
+        return element
+
+    def put_back(self, element: InputElement) -> None:
+        """Put an element that was taken back to where it was."""
+        self.insert(element)
+        self._inserted.rotate()
+
+    def _take_inserted(self) -> Iterator[InputElement]:
+        while self._inserted:
+            yield self._inserted.popleft()
+
+    def restore(self, elements: Iterable[StreamElement]) -> None:
+        """Put elements before all others."""
+        self.current = self._behind = chain(elements, self.current)
+        self.may_have_more = True
+
+    def refill(self) -> bool:
+        """Go on to the next batch, when `current` is exhausted; False if there is none."""
+        if not self._batches:
+            self.may_have_more = False
+            return False
+        self.current = self._behind = self._batches.popleft()
+        if not self._batches and not self.has_ended:
+            self._request_batch()
+        return True
+
+    def next(self) -> StreamElement | None:
+        """Take the next element, None if there is none now."""
+        return None if (element := self.take()) is None else record_of(element)
+
+    def take(self) -> InputElement | None:
+        """The same; a record may be a plain tuple."""
+        while (element := next(self.current, None)) is None:
+            if not self.refill():
+                return None
+        return element
+
+    def values(self) -> list[StreamElement]:
+        """All elements, in order; they stay where they are."""
+        line, is_read = list(self._line), self._reads_line  # is behind all else
+        self._line.clear()
+        self._is_listed = True
+        batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
+        self._is_listed = False
+        listed = [*map(record_of, chain.from_iterable(batches)), *line]
+        if is_read:
+            self._line.extend(line)
+            self._reads_line = True
+            batches[-1] = chain(batches[-1], self._take_line())
+        self._batches = deque(map(iter, batches))
+        self.current = self._behind = self._batches.popleft()
+        return listed
+
+
+class MicroBatch:
+    """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
+
+    Args:
+        bounds: of a batch.
+        weight_of: the weight of a row; None: it has failed.
+        linger: seconds after which a batch is ready though not full; None: never.
+        wake: called when that time has come.
+    """
+
+    # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
+    # batch must not wait for more rows when the queue has no place for them: `is_starved` says so.
+    #
+    # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one; _has_waited: it has
+    # fired; _weight: of all rows; _next: a row that would have made the batch too heavy, and begins the next one
+
+    def __init__(
+        self,
+        bounds: BatchBounds,
+        weight_of: Callable[[Row], float | None],
+        linger: float | None,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+    ) -> None:
+        self._bounds = bounds
+        self._weight_of = weight_of
+        self._linger = linger
+        self._loop = loop
+        self._wake = wake
+        self._rows: list[Row] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_waited = False
+        self._weight = 0.0
+        self._next: tuple[Row, float] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the batch must go out as it is."""
+        bounds = self._bounds
+        is_full = len(self._rows) == bounds.size or self._weight >= bounds.most_weight or self._next is not None
+        return is_full or self._has_waited
+
+    def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
+        """The next call: of a full batch, or of a partial one that must not wait any longer; else None.
+
+        Args:
+            next_row: a row that is in the queue already, None if there is none now.
+            is_starved: whether nothing can join the batch any more.
+        """
+        while not self.is_ready:
+            row = next_row()
+            if row is not None:
+                self._weigh(row)
+            elif is_starved():
+                break
+            else:
+                return None
+        return Attempt(self._take()) if self._rows else None
+
+    def _weigh(self, row: Row) -> None:
+        if not self._bounds.weighs:
+            self._add(row, 0.0)
+        elif (weight := self._weight_of(row)) is not None:
+            if self._rows and self._weight + weight > self._bounds.most_weight:
+                self._next = row, weight
+            else:
+                self._add(row, weight)
+
+    def _add(self, row: Row, weight: float) -> None:
+        self._weight += weight
+        if not self._rows and self._linger is not None:
+            self._timer = self._loop.call_later(self._linger, self._due)
+        self._rows.append(row)
+
+    def _take(self) -> Sequence[Row]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows, self._rows, self._has_waited, self._weight = self._rows, [], False, 0.0
+        if self._next is not None:
+            (row, weight), self._next = self._next, None
+            self._add(row, weight)
+        return rows
+
+    def _due(self) -> None:
+        self._has_waited = True
+        self._wake()

@@ -1,0 +1,232 @@
+"""Rows are looked up in the store ahead of their calls, many at a time.
+
+A row then has its result, or the key of its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Any, Protocol
+
+from asyncudf.queues import StreamElement
+
+from ..loop.event_loops import end_tasks
+from .coalescing import LandedResults
+from .elements import ROWS, AnsweredRows, LookedUpRow
+from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator
+
+Key = bytes | BaseException
+
+
+class LookedUpInput(Protocol):
+    """Takes what was looked up.
+
+    Attributes:
+        may_have_more: False when everything was taken out of it.
+    """
+
+    may_have_more: bool
+
+    @property
+    def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
+        ...
+
+    def feed(self, batch: Iterable[Any], /) -> None: ...
+    def end(self) -> None: ...
+    def request_from(self, request_batch: Callable[[], None], /) -> None: ...
+    def values(self) -> list[StreamElement]: ...
+
+
+class LookupAhead:
+    """An inlet that looks up the next rows while the rows before them are taken.
+
+    Args:
+        landed: notes which rows wait to be taken.
+        buffer: gets the rows that were looked up; asks for more by `go_on`.
+        request_batch: asks for a batch from outside.
+        is_single: whether each row has exactly one result.
+    """
+
+    # Elements pass through three places: _pending, _in_lookup, and the buffer. At most one part that was looked up is
+    # ready behind the part that rows are taken from, as results wait in memory there. The buffer asks for more when it
+    # starts on its last part: then the next part is looked up, and only when there is none a batch is asked for.
+    #
+    # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
+    # _ended: nothing more is fed; the buffer ends when everything has been looked up
+
+    def __init__(
+        self,
+        operator: StoreOperator,
+        stored: StoredResults,
+        landed: LandedResults[Any],
+        buffer: LookedUpInput,
+        request_batch: Callable[[], None],
+        *,
+        is_single: bool,
+    ) -> None:
+        self._operator = operator
+        self._stored = stored
+        self._landed = landed
+        self._buffer = buffer
+        self._request_batch = request_batch
+        self._is_single = is_single
+        self._pending: deque[deque[Any]] = deque()
+        self._in_lookup: list[Any] = []
+        self._is_open = self._ended = False
+        self._task: asyncio.Task[None] | None = None
+        self._context = contextvars.copy_context()
+
+    @property
+    def is_looking_up(self) -> bool:
+        """Whether there are rows that cannot be taken yet."""
+        return bool(self._pending or self._in_lookup)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are only such rows."""
+        return self.is_looking_up and not self._buffer.may_have_more
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._pending)) + len(self._in_lookup)
+
+    def open(self) -> None:
+        """Begin to look up."""
+        self._is_open = True
+        self._start()
+
+    async def close(self) -> None:
+        """Look nothing up any more."""
+        self._is_open = False
+        if self._task is not None:
+            await end_tasks([self._task])
+
+    def feed(self, batch: Iterable[Any]) -> None:
+        self._pending.append(deque(batch))
+        self._start()
+
+    def put(self, element: Any) -> None:
+        if not self._pending:
+            self._pending.append(deque())
+        self._pending[-1].append(element)
+        self._start()
+
+    def restore(self, elements: Iterable[Any]) -> None:
+        self._pending.appendleft(deque(elements))
+        self._start()
+
+    def end(self) -> None:
+        self._ended = True
+        self._end_buffer()
+
+    def values(self) -> list[StreamElement]:
+        return [*self._buffer.values(), *self._in_lookup, *(element for part in self._pending for element in part)]
+
+    def go_on(self) -> None:
+        """Elements are taken from the last part that was looked up."""
+        if self._pending:
+            self._start()
+        elif not self._ended and not self._in_lookup:
+            self._request_batch()
+
+    def _start(self) -> None:
+        if self._is_open and self._task is None and self._pending and not self._buffer.has_batches:
+            self._task = self._operator.loop.create_task(self._look_up(), context=self._context)
+
+    async def _look_up(self) -> None:
+        try:
+            await self._look_up_part()
+            self._task = None  # the next lookup may begin when the rows are taken
+            self._operator.look_at_input()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # no code awaits this task
+            self._operator.fail(error)
+
+    async def _look_up_part(self) -> None:
+        # What came in the same turn of the loop is looked up together.
+        part, most = self._pending[0], self._stored.rows_at_once
+        if len(part) <= most:
+            self._in_lookup = [*self._pending.popleft()]
+        else:
+            self._in_lookup = [part.popleft() for _ in range(most)]
+        self._landed.looking()
+        elements = await self._looked_up(self._in_lookup)
+        self._landed.looked([one.key for one in elements if type(one) is LookedUpRow and one.key and one.found is None])
+        self._in_lookup = []
+        self._buffer.feed(elements)
+        self._end_buffer()
+
+    def _end_buffer(self) -> None:
+        if self._ended and not self.is_looking_up:
+            self._buffer.end()
+
+    async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
+        """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`.
+
+        Raises:
+            AsyncUDFError: the store has failed, with on_store_error="fail".
+        """
+        rows = [element for element in elements if type(element) in ROWS]
+        keys = await self._keys(rows)
+        found = await self._found(keys)
+        misses = found.count(None)
+        if len(rows) == len(elements):  # the usual cases
+            if misses == len(rows):
+                return [*map(LookedUpRow.of, rows, keys, found, repeat(self._operator.counters.clock()))]
+            if self._is_single and not misses and {*map(type, found)} == {list}:
+                return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
+        return self._arranged(elements, keys, found)
+
+    async def _keys(self, rows: Sequence[Any]) -> list[Key]:
+        """The key of each row, or the error of a row that no key can be made of."""
+        keys: list[Key] = []
+        for start in range(0, len(rows), KEYS_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            arguments = [row[0] for row in rows[start : start + KEYS_AT_ONCE]]
+            try:
+                keys += self._stored.keys.of_many(arguments)
+            except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
+                keys += [self._key(one) for one in arguments]
+        return keys
+
+    def _key(self, arguments: Any) -> Key:
+        try:
+            return self._stored.keys.of(arguments)
+        except BaseException as error:
+            return error
+
+    async def _found(self, keys: Sequence[Key]) -> list[Found]:
+        good = [key for key in keys if type(key) is bytes]
+        if not good:
+            return [None] * len(keys)
+        found = await self._stored.look_up(good)
+        if len(good) == len(keys):
+            return found
+        in_order = iter(found)
+        return [next(in_order) if type(key) is bytes else None for key in keys]
+
+    def _arranged(self, elements: Sequence[Any], keys: Sequence[Key], found: Sequence[Found]) -> list[Any]:
+        arranged: list[Any] = []
+        rows: list[Any] = []
+        results: list[Any] = []
+        answers, now = zip(keys, found, strict=True), self._operator.counters.clock()
+        for element in elements:
+            is_row = type(element) in ROWS
+            key, answer = next(answers) if is_row else (b"", None)
+            if is_row and self._is_single and type(answer) is list:
+                rows.append(element)
+                results.append(answer[0])
+                continue
+            if rows:
+                arranged.append(AnsweredRows(rows, results))
+                rows, results = [], []
+            arranged.append(LookedUpRow.of(element, key, answer, now) if is_row else element)
+        if rows:
+            arranged.append(AnsweredRows(rows, results))
+        return arranged

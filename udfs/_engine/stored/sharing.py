@@ -1,0 +1,478 @@
+"""Equal rows share one call, and its result is in the store before its rows are done.
+
+Before a call the store is asked once more: another task of the host may have the result by now, or call for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from asyncudf.queues import StreamElementQueue
+
+from ..._errors.failure import Failure
+from ..._functions.async_function import Results
+from ..._functions.options import Options
+from ..._functions.retry import is_lasting
+from ..._stores.values import StoredFailure
+from ..calls.attempt import Attempt
+from ..calls.calls import Calls
+from ..calls.invokers import copied
+from ..calls.outcomes import Outcome
+from ..calls.resources import closing
+from ..calls.row import NO_TROUBLE, Row, RowState
+from ..loop.event_loops import end_tasks
+from .coalescing import LandedResults, SingleFlight
+from .elements import LookedUpRow
+from .lookup import LookedUpInput, LookupAhead
+from .stored_results import Found, StoredResults, StoreOperator, StoreWriter
+
+# Seconds after which a lookup is old; under limits, as many calls are claimed ahead as begin in this time.
+LOOKUP_AGE = 0.2
+CLAIMED_AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
+SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05  # seconds between two looks whether leases of others have ended
+TRIED_AT_ONCE = 100  # leases of others that one look tries to get
+PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
+
+
+class Claims:
+    """Attempts that wait until it is clear that no other task has made them or makes them.
+
+    Those that come together are looked up together. Where the store has leases, each row's key is leased first; a row
+    whose key another task has leased waits until that lease ends, but no longer than its own timeout.
+    """
+
+    # Tasks cannot wait for each other in a circle: a row with a lease needs nothing but a slot for its call, and slots
+    # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its micro-batch
+    # is full. A row that waits for a lease holds neither another lease nor a slot.
+    #
+    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the
+    # time when the row waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it out.
+    # _decided: attempts so far. Those that are not in the backlog have begun, needed no call in the end, or are held:
+    # as many others may be claimed. A retry in the backlog counts like a new call.
+    # _last: the time of the last lookup, and how many were decided and not in the backlog then
+    # _ahead: how many may wait to begin, whatever slots are free
+
+    def __init__(
+        self,
+        operator: StoreOperator,
+        sharing: StoreSharing,
+        stored: StoredResults,
+        calls: Calls,
+        options: Options,
+    ) -> None:
+        self._operator = operator
+        self._sharing = sharing
+        self._stored = stored
+        self._pool, self._backlog = calls.pool, calls.backlog
+        self._clock = operator.counters.clock
+        self._patience = PATIENCE if options.timeout is None else options.timeout
+        self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
+        self._undecided: list[Attempt] = []
+        self._held: dict[bytes, tuple[Row, float]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = SHORTEST_WAIT
+        self._ahead, self._decided, self._last = 1, 0, (0.0, 0)
+        self._is_closed = False
+        self._context = contextvars.copy_context()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are rows that no decision was made about."""
+        return self._task is not None or bool(self._held)
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether another call should be formed: it begins soon, or there is a free slot for it."""
+        if not (self._undecided or self._backlog.ready):  # the usual case, at less cost
+            return True
+        # Where limits hold calls back, a free slot does not say that a call begins soon: its lookup would be old by
+        # then, or its lease would keep other tasks from the call all that time.
+        formed, pool = len(self._undecided) + len(self._backlog.ready), self._pool
+        return formed < self._ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
+
+    def claim(self, attempt: Attempt) -> bool:
+        """Decide soon about an attempt that has to be claimed: there are leases, or it was looked up long ago.
+
+        Returns:
+            Whether it has to be.
+        """
+        if self._stored.leases is None and attempt.rows[0].record.looked_up + LOOKUP_AGE >= self._clock():
+            return False
+        for row in attempt.rows:
+            row.move(RowState.CLAIMED)
+        self._undecided.append(attempt)
+        if self._task is None:
+            self._start()
+        return True
+
+    async def close(self) -> None:
+        """Decide about no more calls. Leases end with the store, when the last results are written."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await end_tasks([self._task])
+
+    def _start(self) -> None:
+        if self._task is None and not self._is_closed:
+            self._task = self._operator.loop.create_task(self._decide(), context=self._context)
+
+    async def _decide(self) -> None:
+        try:
+            while self._undecided:
+                attempts, self._undecided = self._undecided, []
+                (last, before), (now, gone) = self._last, (self._clock(), self._decided - len(self._backlog.ready))
+                await self._look_up([left for one in attempts if (left := self._leased(one, now)) is not None])
+                seconds = LOOKUP_AGE + self._clock() - now if self._is_limited else CLAIMED_AHEAD
+                soon = math.ceil(seconds * (gone - before) / max(now - last, 1e-6))
+                self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
+                self._last, self._decided = (now, gone), self._decided + len(attempts)
+                self._operator.pump()
+            self._task = None
+            self._watch()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # no code awaits this task
+            self._operator.fail(error)
+
+    def _leased(self, attempt: Attempt, now: float) -> Attempt | None:
+        """Lease the keys of an attempt; returns what is left of it without rows whose key another task has."""
+        if (leases := self._stored.leases) is None:
+            return attempt
+        left: list[Row] = []
+        for row in attempt.rows:
+            key: bytes = row.record.key
+            end = self._held.pop(key)[1] if key in self._held else now + self._patience
+            if leases.take(key) or end <= now:
+                left.append(row)
+            else:
+                self._held[key] = row, end
+        return _of_rows(attempt, left)
+
+    async def _look_up(self, attempts: Sequence[Attempt]) -> None:
+        keys: list[bytes] = [row.record.key for attempt in attempts for row in attempt.rows]
+        found: list[Found] = []
+        while len(found) < len(keys):
+            found += await self._stored.look_up(keys[len(found) : len(found) + self._stored.rows_at_once])
+        answers = iter(found)
+        for attempt in attempts:
+            left: list[Row] = []
+            # In this order: `zip` takes an answer only where there is a row.
+            for row, answer in zip(attempt.rows, answers, strict=False):
+                if answer is None:
+                    left.append(row)
+                else:
+                    self._sharing.found(row, answer)
+            if (rest := _of_rows(attempt, left)) is not None:
+                self._backlog.put(rest)
+
+    def _watch(self) -> None:
+        if self._held and self._timer is None and not self._is_closed:
+            self._timer = self._operator.loop.call_later(self._pause, self._try_held, context=self._context)
+
+    def _try_held(self) -> None:
+        """See whether leases of others have ended."""
+        self._timer = None
+        leases, now = self._stored.leases, self._clock()
+        before = len(self._undecided)
+        for key in [*islice(self._held, TRIED_AT_ONCE)]:
+            row, end = self._held[key]
+            if end <= now or leases is None or leases.take(key):
+                self._undecided.append(Attempt((row,)))  # which looks for `end` once more
+            else:  # behind the keys that were not tried
+                self._held[key] = self._held.pop(key)
+        self._pause = SHORTEST_WAIT if len(self._undecided) > before else min(2 * self._pause, LONGEST_WAIT)
+        if self._undecided:
+            self._start()
+        else:
+            self._watch()
+
+
+def _of_rows(attempt: Attempt, rows: Sequence[Row]) -> Attempt | None:
+    """An attempt of these of its rows; None if there are none."""
+    if len(rows) == len(attempt.rows):
+        return attempt
+    return Attempt(rows) if rows else None
+
+
+class StoreSharing:
+    """Shares calls between equal rows that the store has no result for, and keeps their results.
+
+    Args:
+        buffer: the input; gets the rows that were looked up.
+        request_batch: asks for a batch of rows.
+        is_single: whether each row has exactly one result.
+
+    Attributes:
+        inlet: takes rows, and looks them up.
+        claims: the last look before a call.
+    """
+
+    # A row that enters the queue is done at once if the call of an equal row has landed since the row was looked up. If
+    # such a call is in flight, the row follows it. If not, the row is called, and leads equal rows to come.
+    #
+    # A row with a call is in flight under its key, and leads, until its call is over: then it lands, when its result
+    # has been written, or leaves without a result. A follower is called if it becomes the leader.
+    #
+    # The deadline of a follower runs from when the call of its leader begins, or from when it comes itself, until there
+    # is a result that only has to be written. _called: the keys of calls that run, and when each began.
+
+    def __init__(
+        self,
+        operator: StoreOperator,
+        stored: StoredResults,
+        options: Options,
+        calls: Calls,
+        queue: StreamElementQueue,
+        buffer: LookedUpInput,
+        request_batch: Callable[[], None],
+        *,
+        is_single: bool,
+    ) -> None:
+        self._operator = operator
+        self._stored = stored
+        self._calls = calls
+        self._pool = pool = calls.pool
+        self._queue = queue
+        self._retry = options.retry
+        self._clock = operator.counters.clock
+        self._totals = operator.counters.totals
+        self._flights = SingleFlight[Row]()
+        self._called: dict[bytes, float] = {}
+        self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
+        self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
+        self.claims = Claims(operator, self, stored, calls, options)
+        self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
+        buffer.request_from(self.inlet.go_on)
+
+    # Opening and closing, in this order.
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Results can be kept while the block runs; at its end all of them are."""
+        failure = f"results of {self._operator.name} could not be stored"
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_exit(closing(self._close_in_own_task, failure, limit=self._stored.close_limit))
+            yield
+
+    def open(self) -> None:
+        """The calls can begin."""
+        self.inlet.open()
+
+    async def end(self) -> None:
+        """The operator ends: results are for no row any more."""
+        self._writer.end()
+        await self.inlet.close()
+        await self.claims.close()
+
+    async def _close_in_own_task(self, *error: object) -> None:
+        # In a task that is not to be cut short the time limits of the store would not hold.
+        await asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._writer.close()
+        finally:
+            await self._stored.close()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether free slots have to wait for the store."""
+        if (self._writer.is_writing or self.claims.is_waiting) and not self._pool.in_flight:
+            return True
+        return self.inlet.is_behind
+
+    @property
+    def followers(self) -> int:
+        """How many rows wait for the calls of equal rows."""
+        return self._flights.following
+
+    # Before the call.
+
+    def has_to_call(self, element: Any) -> bool:
+        """Whether an element that is next in line is a row that would have a call of its own."""
+        if not isinstance(element, LookedUpRow) or element.key is None or element.found is not None:
+            return False
+        return not (self._flights.is_flying(element.key) or self._fresh(self._landed.get(element.key)) is not None)
+
+    def needs_call(self, row: Row) -> bool:
+        """Whether a row that has just entered the queue has a call of its own; if not, it is done or will be."""
+        looked_up: LookedUpRow = row.record
+        key, found = looked_up.key, looked_up.found
+        if found is not None:
+            self._totals.store_hits += 1
+        else:
+            self._totals.store_misses += 1
+            if key is not None:
+                landed = self._landed.admit(key)
+                if landed is not None and (found := self._fresh(landed)) is not None:
+                    self._totals.shared_flights += 1
+                elif self._flights.join(key, row):
+                    return True
+        if found is not None:
+            self._have(row, found)
+        elif looked_up.error is not None:
+            self._calls.conclude([row], [Failure(looked_up.error)])
+        else:
+            row.move(RowState.FOLLOWING)
+            self._operator.waiting_has_changed()
+            if key in self._called:
+                self._calls.follow(row, self._clock())
+        return False
+
+    def _fresh(self, landed: tuple[list[Any] | StoredFailure, float] | None) -> Found:
+        return landed[0] if landed is not None and self._clock() < landed[1] else None
+
+    def _have(self, row: Row, found: Results | StoredFailure) -> None:
+        """A row is done with what was found for it."""
+        if isinstance(found, StoredFailure):
+            self._totals.stored_failures += 1
+            self._calls.conclude([row], [Failure(self._stored.replayed(found))])
+        else:
+            row.move(RowState.DONE)
+            self._calls.deadlines.stop(row)
+            self._calls.counts.answered(found)
+            row.complete(copied(found))
+
+    def found(self, row: Row, found: Found) -> None:
+        """The store has a result by now for a row that was to be called."""
+        # The rows that follow this one have it too.
+        key: bytes = row.record.key
+        assert found is not None
+        followers = self._flights.land(key, row)
+        self._end_lease(key)
+        for one in (row, *followers):
+            self._totals.shared_flights += 1
+            self._have(one, found)
+
+    # While it is called.
+
+    def begins(self, row: Row, now: float) -> None:
+        """The first attempt of a row begins, or the first after its time was renewed."""
+        key: bytes | None = row.record.key
+        if key is None:
+            return
+        flights = self._flights
+        if row.trouble is not NO_TROUBLE:
+            if not flights.is_flying(key):
+                flights.join(key, row)  # again: it was late, and an outage has excused it
+            if not flights.leads(key, row):
+                return
+        if key not in self._called:
+            self._called[key] = now
+        for follower in flights.followers(key) if flights.following else ():
+            if follower.started is None:
+                self._calls.follow(follower, now)
+
+    def renewed(self, row: Row) -> Sequence[Row]:
+        """The time of a row begins anew with its next attempt: the rows that share this time."""
+        key: bytes | None = row.record.key
+        if key is None or not self._flights.leads(key, row):
+            return ()
+        self._called.pop(key, None)
+        return self._flights.followers(key)
+
+    def leaves(self, row: Row) -> None:
+        """What the row ends with is not for other rows."""
+        if (key := row.record.key) is not None:
+            self._leave_flight(key, row)
+
+    # Its result.
+
+    def keep(self, row: Row, result: Any) -> None:
+        """A row has this result, and keeps it."""
+        results = [result]
+        self.complete(row, results, results)
+        if row.is_done:
+            self._operator.pump()
+
+    def complete(self, row: Row, results: Results, outcome: Outcome) -> None:
+        """A row has these results, and keeps them if its call has made them; `outcome`: the same, or its failure."""
+        key: bytes | None = row.record.key
+        if key is None or not self._flights.leads(key, row):
+            _done(row, results)
+            return
+        stored = self._stored
+        found: Results | StoredFailure
+        if type(outcome) is not Failure:
+            ttl, kept = stored.ttl, stored.encoded(key, outcome)
+            value, found = (None, outcome) if kept is None else kept
+            results = found
+        elif stored.error_ttl is None or not is_lasting(outcome, self._retry):
+            began = self._called.get(key, math.inf)
+            is_repeated = self._leave_flight(key, row)
+            if stored.error_ttl is None and is_lasting(outcome, self._retry):
+                self._totals.unkept_failures += 1
+                self._totals.repeated_seconds += max(0.0, self._clock() - began) if is_repeated else 0.0
+            _done(row, results)
+            return
+        else:
+            ttl, found = stored.error_ttl, stored.failure(outcome)
+            value = stored.encoded_failure(key, found)
+        # The call is over: no deadline runs while its outcome is written.
+        self._called.pop(key, None)
+        if self._flights.following:
+            for follower in self._flights.followers(key):
+                self._calls.deadlines.stop(follower)
+        if value is None:
+            self._land(key, row, results, found, ttl)
+        elif (memory := self._queue.memory) is None:
+            self._writer.put(key, value, ttl, partial(self._land, key, row, results, found, ttl))
+        else:
+            # Until they are written these results wait here, and count as if they were in the queue.
+            release = partial(memory.release, memory.hold_results(results))
+            land = partial(self._land_written, release, key, row, results, found, ttl)
+            self._writer.put(key, value, ttl, land)
+
+    def _land_written(self, release: Callable[[], None], *landed: Any) -> None:
+        release()
+        self._land(*landed)
+
+    def _land(self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None) -> None:
+        """The outcome is in the store: all rows that have waited for it are done.
+
+        Args:
+            found: what rows have that find it there.
+        """
+        if self._landed.wants(key):
+            # A copy for rows to come: code further down may edit these results.
+            self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
+        followers = self._flights.land(key, row)
+        if self._stored.leases is not None:
+            self._end_lease(key)
+        _done(row, results)
+        for follower in followers:
+            self._totals.shared_flights += 1
+            self._have(follower, found)
+        if followers:
+            self._operator.waiting_has_changed()
+
+    def _end_lease(self, key: bytes) -> None:
+        """Give back the lease of a key whose call is over, or is not made."""
+        if (leases := self._stored.leases) is not None and not self._flights.is_flying(key):
+            leases.give_back(key)
+
+    def _leave_flight(self, key: bytes, row: Row) -> bool:
+        """End a call without results; returns whether a row that followed it is called now."""
+        leads = self._flights.leads(key, row)
+        heir = self._flights.leave(key, row)
+        if heir is not None:
+            self._calls.backlog.put(Attempt((heir,)))
+        elif leads:
+            self._called.pop(key, None)
+            self._end_lease(key)
+        return heir is not None
+
+
+def _done(row: Row, results: Results) -> None:
+    """A row has its results, and nothing more has to be written."""
+    row.move(RowState.DONE)
+    row.complete(results)

@@ -1,0 +1,117 @@
+"""What the end of a call says about its service."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+import socket
+import ssl
+from typing import Any
+
+from .exceptions import ResultError
+from .http import Answer, answer_of, is_of_a_broken_message
+from .task_faults import errnos_of, fault_of
+from .traces import is_group, leaves, related
+
+# An OSError is of the network by its class or its number; others are of files and data, such as gzip's and Pillow's.
+_OF_THE_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
+_NUMBERS = {
+    number
+    for number, name in errno.errorcode.items()
+    if re.fullmatch(r"E(NET|HOST|CONN)\w+|ENONET|ENOTCONN|ESHUTDOWN|ETIMEDOUT|EPIPE|EPROTO|EADDRNOTAVAIL", name)
+}
+_REQUEST_TIMEOUT = 408
+# Many clients have exceptions that are no OSError or TimeoutError and have none as their cause. They are recognized by
+# name, as in _errors/http, and by whole words: `CourseUnavailable` is about a row, `ServiceUnavailable` is not.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_DOWN = re.compile(
+    r"\b((re|dis)?connect(s|ed|ing|ion|ions)?|time ?outs?|timed ?out|unreachable"
+    r"|(service|server|host|endpoint|backend|upstream|gateway|cluster|node|broker|database) (temporarily )?unavailable"
+    r"|(network|transport) (error|exception|failure|timeout|down|closed)"
+    r"|(cluster|master) down|(admin|crash) shutdown|client payload)\b|^unavailable( error| exception)?$"
+)
+# By their bases these are errors of connections, but their cause stays, or no connection was asked for.
+_NOT_DOWN = ("AuthenticationError", "MaxConnectionsError")
+_BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and repeated 500s
+# Errors of these types are mistakes of the function or the row, whatever their names say.
+_OF_PYTHON = (
+    LookupError, ValueError, TypeError, ArithmeticError, AttributeError, AssertionError, NameError, ImportError,
+    SyntaxError, MemoryError, NotImplementedError, Warning,
+    FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, ChildProcessError,
+    ProcessLookupError,
+)  # fmt: skip
+_GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
+
+class CallOutcome(enum.Enum):
+    """What the end of a call says about its service."""
+
+    ANSWERED = "answered"  # it answered, if only to reject this one request
+    THROTTLED = "throttled"  # it is up, and asks for fewer calls
+    DOWN = "down"  # no answer, or one that says that it cannot answer now
+    NOTHING = "nothing"  # the function failed before or after the call, or was cancelled
+
+
+_WORST_FIRST = (CallOutcome.THROTTLED, CallOutcome.DOWN, CallOutcome.ANSWERED, CallOutcome.NOTHING)
+
+
+def outcome_of(error: BaseException | None) -> CallOutcome:
+    """The outcome of an attempt that ended with this error; None for one with a result.
+
+    A refusal (`refusal_of`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
+    other status is an answer. Python's own errors, such as a KeyError, are about the row or the function, and so are
+    those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is in it, in the order
+    `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
+    """
+    return CallOutcome.ANSWERED if error is None else outcome_with(error, answer_of(error))
+
+
+def outcome_with(error: BaseException, answer: Answer) -> CallOutcome:
+    """The same, where it is known what the service has said in the error."""
+    if is_group(error):  # a row needs all of its requests: the one that failed worst says what to do
+        inside = {outcome_of(one) for one in leaves(error)}
+        return next(outcome for outcome in _WORST_FIRST if outcome in inside)
+    if issubclass(type(error), ResultError):  # a result came, of the wrong type
+        return CallOutcome.ANSWERED
+    if answer.refusal is not None:
+        return CallOutcome.THROTTLED
+    if (status := answer.status) is not None:
+        return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
+    is_down = any(map(_is_of_the_connection, related(error)))
+    # A client's error for a connection that was never asked for says nothing about the service.
+    return CallOutcome.DOWN if is_down and fault_of(error) is None else CallOutcome.NOTHING
+
+
+def _is_of_the_connection(error: BaseException) -> bool:
+    # issubclass of the type: isinstance would run code of a user's class.
+    kind = type(error)
+    if issubclass(kind, _OF_THE_NETWORK):
+        return not issubclass(kind, ValueError)  # of a certificate, which will be as invalid the next time
+    if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
+        return False
+    if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
+        return True
+    names = [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
+    return not any(name in _NOT_DOWN for name in names) and (
+        any(name in _BROKEN and issubclass(kind, OSError) for name in names)
+        or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
+        or ("RpcError" in names and _code_of_grpc(error) in _GRPC_DOWN)
+    )
+
+
+def _has_number_of_the_network(error: Any) -> bool:
+    if not _NUMBERS.isdisjoint(errnos_of(error)):
+        return True
+    try:
+        reason = error.reason  # urllib has the error of the socket as the reason of its own
+        return issubclass(type(reason), OSError) and _is_of_the_connection(reason)
+    except BaseException:  # a user's class may raise anything
+        return False
+
+
+def _code_of_grpc(error: Any) -> str | None:
+    try:
+        return error.code().name  # type: ignore[no-any-return]
+    except BaseException:  # another library's class, or a user's
+        return None

@@ -1,0 +1,351 @@
+"""Every option with its type, default and check, in one frozen object."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Literal, TypedDict
+
+from .._errors.checks import (
+    Seconds,
+    amount,
+    anything,
+    choice,
+    flag,
+    instance,
+    optional,
+    plain_function,
+    positive_int,
+    redaction,
+    seconds,
+    server_url,
+    text,
+    unknown_name,
+)
+from .._errors.exceptions import OptionError
+from .._errors.records import Redact
+from .._limits.adaptive_capacity import AdaptiveCapacity
+from .._limits.budget import CALLS, Budget, budget_label
+from .._limits.circuit_breaker import CircuitBreaker
+from .._limits.failures import ErrorBudget
+from .._limits.rate_limit import RateLimit, Scope, limit_label
+from .._stores.base import ResultStore, result_store, store_label
+from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
+
+# Seconds for which a service may refuse all calls: a quota is often one of a minute, however short a timeout is.
+SHORTEST_PATIENCE, LONGEST_PATIENCE = 120.0, 600.0
+QUEUE_ROWS_PER_CALL = 100  # where neither rows nor bytes are bounded by the user
+DEFAULT_BATCH_SIZE = 100
+
+Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
+
+
+class OutputMode(enum.Enum):
+    """In which order results leave.
+
+    ORDERED: the order of the rows. UNORDERED: the order in which calls finish, but never across a watermark.
+    """
+
+    ORDERED = "ordered"
+    UNORDERED = "unordered"
+
+
+class OnError(enum.Enum):
+    """What becomes of a row whose call failed for good."""
+
+    RAISE = "raise"
+    NULL = "null"
+    CAPTURE = "capture"
+    DEAD_LETTER = "dead_letter"
+
+
+class OnSpent(enum.Enum):
+    """What becomes of rows for which no budget is left: the job ends, they are NULL, or dead letters."""
+
+    RAISE = "raise"
+    NULL = "null"
+    DEAD_LETTER = "dead_letter"
+
+
+class ExtraFields(enum.Enum):
+    """What becomes of the fields of a struct that a function returns but has not declared."""
+
+    ERROR = "error"
+    DROP = "drop"
+
+
+class OnNullInput(enum.Enum):
+    """What becomes of a row with a NULL argument: it is called like others, or its result is NULL."""
+
+    CALL = "call"
+    NULL = "null"
+
+
+class OnStoreError(enum.Enum):
+    """What becomes of rows whose store fails: they are called, or the task ends."""
+
+    CALL = "call"
+    FAIL = "fail"
+
+
+class EventLoop(enum.Enum):
+    """Which event loop calls run on. AUTO: uvloop where it is installed."""
+
+    AUTO = "auto"
+    ASYNCIO = "asyncio"
+    UVLOOP = "uvloop"
+
+
+PLAIN = (type(None), bool, int, float, str)  # types of options that are shown to people
+
+
+class CallOptions(TypedDict, total=False):
+    """The options that every entry point takes, with the types that users may give; `Options` has the checked values.
+
+    See `async_pandas_udf` for what each means.
+    """
+
+    capacity: int | AdaptiveCapacity | Literal["auto"]
+    queue_size: int | None
+    max_buffered_bytes: int | None
+    timeout: Seconds | None
+    attempt_timeout: Seconds | None
+    on_timeout: Any
+    retry: RetryStrategy | BaseRetrying | None
+    on_error: OnError | Literal["raise", "null", "capture", "dead_letter"]
+    on_null_input: OnNullInput | Literal["call", "null"]
+    extra_fields: ExtraFields | Literal["error", "drop"]
+    redact: bool | Redact | None
+    batch_size: int | None
+    batch_linger: Seconds | None
+    batch_weight: Callable[..., float] | None
+    max_batch_weight: float | None
+    split_failed: bool
+    resources: Resources | None
+    deterministic: bool
+    loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
+    store: ResultStore | None
+    version: str | None
+    on_store_error: OnStoreError | Literal["call", "fail"]
+    store_timeout: Seconds
+    rate_limit: RateLimit | Sequence[RateLimit] | None
+    job_capacity: int | None
+    max_calls: int | None
+    budget: Budget | Sequence[Budget] | None
+    on_spent: OnSpent | Literal["raise", "null", "dead_letter"]
+    coordinator: str | None
+    breaker: CircuitBreaker | None
+    max_failures: float | None
+
+
+class FunctionOptions(CallOptions, total=False):
+    """The options of a function: those of every entry point, and `output_mode`, which operator forms have as names."""
+
+    output_mode: OutputMode | Literal["ordered", "unordered"]
+
+
+def _shown(value: Any) -> Any:
+    """The value of an option as a plain value, where it has such a form."""
+    match value:
+        case enum.Enum():
+            return value.value
+        case ErrorBudget():
+            return value.share if value.count is None else value.count
+        case ResultStore():
+            return store_label(value)
+        case (RateLimit(), *_):
+            return ", ".join(map(limit_label, value))
+        case (Budget(), *_):
+            return ", ".join(map(budget_label, value))
+        case AdaptiveCapacity():
+            return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
+    return value
+
+
+def _by(check: Callable[[Any, str], Any], *, is_shown: bool = True) -> dict[str, Any]:
+    """The check of a field of `Options`: it takes the user's value and the field's name, and returns the checked value.
+
+    Values that are not shown may be the user's data, such as a result for late rows, or a URL with a password.
+    """
+    return {"check": check, "is_shown": is_shown}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The checked options of one function."""
+
+    # Each option once: name, type, default and check in one line. Values are checked on the driver, where they are
+    # given; no other code checks them again.
+
+    output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
+    capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of))
+    queue_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    max_buffered_bytes: int | None = field(default=256 * 2**20, metadata=_by(optional(positive_int)))
+    timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
+    attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
+    # What `on_timeout` and `resources` may be depends on the function; they are checked together with it.
+    on_timeout: Any = field(default=None, metadata=_by(anything, is_shown=False))
+    retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
+    on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
+    on_null_input: OnNullInput = field(default=OnNullInput.CALL, metadata=_by(choice(OnNullInput)))
+    extra_fields: ExtraFields = field(default=ExtraFields.ERROR, metadata=_by(choice(ExtraFields)))
+    redact: Redact | None = field(default=None, metadata=_by(redaction))
+    batch_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    batch_linger: float | None = field(default=None, metadata=_by(optional(seconds)))
+    batch_weight: Callable[..., Any] | None = field(default=None, metadata=_by(optional(plain_function)))
+    max_batch_weight: float | None = field(default=None, metadata=_by(optional(amount)))
+    split_failed: bool = field(default=False, metadata=_by(flag))
+    resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
+    deterministic: bool = field(default=False, metadata=_by(flag))
+    loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
+    store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))
+    version: str | None = field(default=None, metadata=_by(optional(text)))
+    on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
+    store_timeout: float = field(default=1.0, metadata=_by(seconds))
+    rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
+    job_capacity: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
+    on_spent: OnSpent = field(default=OnSpent.RAISE, metadata=_by(choice(OnSpent)))
+    coordinator: str | None = field(default=None, metadata=_by(optional(server_url), is_shown=False))
+    breaker: CircuitBreaker | None = field(default=None, metadata=_by(optional(instance(CircuitBreaker))))
+    max_failures: ErrorBudget | None = field(default=None, metadata=_by(optional(ErrorBudget.of)))
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """The names of all options."""
+        return {one.name for one in dataclasses.fields(cls)}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The defaults with the given options over them, checked."""
+        return cls().replace(given)
+
+    @classmethod
+    def checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """These options, each checked alone.
+
+        Raises:
+            OptionError: an unknown option, or a value that cannot work.
+        """
+        checks = {one.name: one.metadata["check"] for one in dataclasses.fields(cls)}
+        for name in given:
+            if name not in checks:
+                raise OptionError(unknown_name("option", name, checks))
+        return {name: checks[name](value, name) for name, value in given.items()}
+
+    def replace(self, given: Mapping[str, Any]) -> Options:
+        """A copy with other options.
+
+        Raises:
+            OptionError: an unknown option, a value that cannot work, or options that cannot work together.
+        """
+        options = dataclasses.replace(self, **self.checked(given))
+        options._check_combinations()
+        return options
+
+    @property
+    def slots(self) -> int:
+        """How many calls may ever be in flight in a task."""
+        return self.capacity if isinstance(self.capacity, int) else self.capacity.maximum
+
+    @property
+    def redacted(self) -> bool:
+        """Whether messages keep inputs to themselves."""
+        return self.redact is not None
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that a refused row waits at most, whatever the service asks for; 0: refusals are plain errors."""
+        return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a service may refuse all calls before the job ends."""
+        longest = LONGEST_PATIENCE if self.timeout is None else min(self.timeout, LONGEST_PATIENCE)
+        return max(longest, SHORTEST_PATIENCE)
+
+    @property
+    def needs_coordinator(self) -> bool:
+        """Whether all tasks share a limit."""
+        of_job = any(limit.scope is Scope.JOB for limit in self.rate_limit)
+        return of_job or self.job_capacity is not None or bool(self.budgets)
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """All budgets; `max_calls` is the last one."""
+        return self.budget if self.max_calls is None else (*self.budget, Budget(self.max_calls, CALLS))
+
+    @property
+    def writes_dead_letters(self) -> bool:
+        """Whether a row may become a dead letter."""
+        is_spent = bool(self.budgets) and self.on_spent is OnSpent.DEAD_LETTER
+        return self.on_error is OnError.DEAD_LETTER or is_spent
+
+    @property
+    def queue_rows(self) -> int:
+        """How many rows the queue may hold, whatever memory they take; without end where memory alone is the bound."""
+        if self.queue_size is not None:
+            return self.queue_size
+        if self.max_buffered_bytes is not None:
+            return sys.maxsize
+        return self.open_calls * max(QUEUE_ROWS_PER_CALL, self.batch_size or 1)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls whose rows need a place in the queue: in flight, or failed and waiting for the circuit breaker."""
+        return self.slots + (0 if self.breaker is None else self.breaker.window)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The options as they are shown to people: plain values, and "given" for what is no plain value.
+
+        `queue_size` is the rows that the queue may hold, and None where memory is their bound.
+        """
+        plain: dict[str, Any] = {}
+        for one in dataclasses.fields(self):
+            value = _shown(getattr(self, one.name))
+            is_shown = type(value) in PLAIN and one.metadata["is_shown"]
+            plain[one.name] = value if is_shown or value is None else (None if value is one.default else "given")
+        if self.max_buffered_bytes is None:
+            plain["queue_size"] = self.queue_rows
+        return plain
+
+    def _check_combinations(self) -> None:
+        if self.queue_rows < self.slots:
+            raise OptionError(
+                f"queue_size must be at least capacity ({self.slots}), not {self.queue_size}: "
+                "every call in progress has its row in the queue"
+            )
+        calls, batch = self.open_calls, self.batch_size or 1
+        if self.breaker is not None and self.queue_rows < calls * batch:
+            each = "" if batch == 1 else f", each of {batch} rows"
+            raise OptionError(
+                f"queue_size must be at least {calls * batch}, not {self.queue_size}: capacity and the breaker's "
+                f"window are {calls} calls{each}, and those that failed wait in the queue until it is known whether "
+                "the service is dead"
+            )
+        if self.retry is not None and self.timeout is None:
+            raise OptionError(
+                "retry needs a timeout: without one a row could be retried for ever; give timeout=<seconds> "
+                "(it covers all attempts) or leave it out for 180 seconds"
+            )
+        if self.max_failures is not None and self.on_error is OnError.RAISE:
+            raise OptionError(
+                "max_failures is never used with on_error='raise', where the first failed row ends the job; "
+                "give on_error='null', 'capture' or 'dead_letter'"
+            )
+        if (self.batch_weight is None) is not (self.max_batch_weight is None):
+            given, other = "batch_weight", "max_batch_weight"
+            if self.batch_weight is None:
+                given, other = other, given
+            raise OptionError(
+                f"{given} needs {other}: for example batch_weight=len, max_batch_weight=64_000 for calls of at most "
+                "64,000 characters"
+            )
+        if self.on_spent is not OnSpent.RAISE and not self.budgets:
+            raise OptionError(f"on_spent={self.on_spent.value!r} is never used without a budget or max_calls")
+        if self.on_timeout is not None and self.timeout is None:
+            raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")

@@ -1,0 +1,79 @@
+"""The gate of the circuit breaker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .._errors.call_outcome import CallOutcome
+from .._errors.exceptions import FatalError
+from .._errors.failure import Failure
+from .._observe.time_account import State
+from .circuit_breaker import Breaker, CircuitBreaker
+from .gate import AskingAttempt, Gate
+from .health import SharedHealth
+from .rate_limit import ROUNDING
+
+
+class BreakerGate(Gate):
+    """The circuit breaker.
+
+    Args:
+        text_of: the text of an error, for the message of the error that ends the task.
+    """
+
+    # breaker: of the task, or of the job if the task has a coordinator
+    # _last, _last_outcome: the last failure, for that message
+    # _probe: the ticket of the last call that probed the service
+
+    state = State.BREAKER
+
+    def __init__(self, options: CircuitBreaker, function: str, text_of: Callable[[BaseException], str]) -> None:
+        self.breaker: Breaker | SharedHealth = Breaker(options)
+        _, self._max_open = options.times
+        self._function = function
+        self._text_of = text_of
+        self._last: str | None = None
+        self._last_outcome: CallOutcome | None = None
+        self._probe: int | None = None
+
+    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+        if self.breaker.has_given_up(now):  # first, for there may always be one more call to probe with
+            error = FatalError(self._given_up())
+            error.option = "breaker"
+            raise error
+        wait = self.breaker.wait(now)
+        if wait == 0.0:
+            return wait
+        assert self.breaker.open_since is not None
+        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
+        return end if wait is None else min(wait, end)
+
+    def _given_up(self) -> str:
+        if self._last_outcome is CallOutcome.NOTHING:
+            return (
+                f"the circuit breaker of {self._function} has been open for {self._max_open:g} s, its max_open, and no "
+                f"call has shown that the service is back: the last that tried it ended with {self._last}, which says "
+                "nothing about a service. No row was given up for it: mend the function if the error is its own, and "
+                "run the job again"
+            )
+        last = "" if self._last is None else f"; the last call that tried it ended with {self._last}"
+        return (
+            f"the service of {self._function} has given no answer for {self._max_open:g} s, the max_open of its "
+            f"circuit breaker{last}. No row was given up for it: run the job again when the service is back"
+        )
+
+    def began(self, attempt: AskingAttempt, now: float) -> None:
+        is_open = self.breaker.open_since is not None
+        attempt.counts_for_breaker = is_open or not attempt.is_excused
+        ticket = self.breaker.admit(now)
+        assert ticket is not None
+        attempt.ticket = ticket
+        if is_open:
+            self._probe = ticket
+
+    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+        if outcome is CallOutcome.DOWN and not attempt.counts_for_breaker:
+            outcome = CallOutcome.NOTHING
+        if failure is not None and (outcome is CallOutcome.DOWN or attempt.ticket == self._probe):
+            self._last, self._last_outcome = self._text_of(failure.error), outcome
+        self.breaker.ended(attempt.ticket, outcome, now)

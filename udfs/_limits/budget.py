@@ -1,0 +1,252 @@
+"""What the calls of a job may cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .._errors.call_outcome import CallOutcome
+from .._errors.checks import amount, given_number, is_plain, text
+from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.failure import Failure
+from .._errors.figures import amount_
+from .._errors.safe import safe_repr
+from .gate import AskingAttempt, Gate
+
+CALLS = "calls"  # the unit of which each call costs 1
+EXAMPLE = "Budget(20, reserve=lambda text: 0.002)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """At most so much may be spent by all calls of a job.
+
+    Before each attempt the function reserves what it may cost at most; if that is not left, no call begins. After it
+    the reservation is replaced by what the attempt did cost, and the difference is there for other calls. So calls in
+    flight cannot pass the amount together, in whatever task they run.
+
+    Args:
+        amount: that may be spent, in `unit`.
+        unit: of the amount, "USD" unless given; a text of your own, such as "tokens". Of "calls" each attempt costs 1.
+        reserve: what a call may cost at most: a number, or a plain function of the call's arguments. If it is left out,
+            a call reserves the most that one has cost in its task so far, and until a first cost is known, a task
+            makes one call at a time; after five that do not say what they cost no further call begins, and rows follow
+            `on_spent`. So calls that cost more than all before them may pass the amount.
+        settle: what a call did cost: a plain function of the arguments and the result, as the function returned it; of
+            an attempt that failed it gets the exception. If it raises for an exception, the attempt has cost nothing.
+            Without it an attempt costs what it reserved, or what `context.spend` says; one that the service refused
+            costs what `context.spend` says.
+        name: budgets of one name are one budget: over queries and functions of an application, over jobs that have one
+            `coordinator`, and over runs that use one disk or Redis `store`. If their amounts differ, a call begins when
+            what all have spent leaves enough of its own. Without a name a budget is of one query.
+
+    An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
+    service charges. The same is so if `settle` raises for a result; the summary, the report and the manifest say for
+    how many attempts it did, and with which error. In a call of many rows a number is for the call;
+    functions are asked for each row, and the sum counts.
+
+    Raises:
+        OptionError: a value that cannot work.
+
+    >>> from asyncudf.testing import run_rows
+    >>> async def ask(question: str):
+    ...     return {"answer": question.upper(), "price": 0.3}
+    >>> budget = Budget(1.0, reserve=0.5, settle=lambda question, result: result["price"])
+    >>> answers = run_rows(ask, ["a", "b", "c", "d"], capacity=1, budget=budget, on_spent="null")
+    >>> [answer and answer["answer"] for answer in answers]
+    ['A', 'B', None, None]
+    """
+
+    amount: float
+    unit: str = "USD"
+    reserve: float | Callable[..., float] | None = None
+    settle: Callable[..., float] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", amount(self.amount, "amount of a budget"))
+        text(self.unit, "unit of a budget")
+        if self.name is not None:
+            text(self.name, "name of a budget")
+        if self.reserve is not None and not is_plain(self.reserve):
+            if callable(self.reserve):
+                raise OptionError(f"reserve must be a plain function, not {safe_repr(self.reserve)}")
+            amount(self.reserve, "reserve")
+        if self.settle is not None and not is_plain(self.settle):
+            raise OptionError(
+                "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
+                f"answer.cost, not {safe_repr(self.settle)}"
+            )
+        for option in ("reserve", "settle"):
+            if getattr(self, option) is not None and self.unit == CALLS:
+                raise OptionError(f"{option} is never used with the unit {CALLS!r}: each attempt costs 1; leave it out")
+
+    @property
+    def learns(self) -> bool:
+        """Whether what a call may cost is learnt from those before it."""
+        return self.reserve is None and self.unit != CALLS
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what an attempt did cost is known at its end only; it counts in `spent` then."""
+        return self.unit != CALLS
+
+    @classmethod
+    def all_of(cls, value: Any, name: str) -> tuple[Budget, ...]:
+        """What the option `budget=` accepts: None, one budget or several."""
+        given = () if value is None else (value,) if isinstance(value, cls) else value
+        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
+            raise OptionError(f"{name} must be a Budget, such as {EXAMPLE}, or a list of them, not {safe_repr(value)}")
+        labels = [one.name or one.unit for one in given]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise OptionError(
+                    f"{name} has two budgets called {safe_repr(label)}, by their name or unit: give each a name of its "
+                    "own, or write one budget"
+                )
+        return tuple(given)
+
+    def reservation_of(self, arguments: Sequence[Any]) -> float:
+        """What a call with these arguments may cost at most.
+
+        Raises:
+            FatalError: `reserve` did not return a number of 0 or more; it would fail for every row, so the task ends.
+            BaseException: what it raises.
+        """
+        if self.reserve is None:
+            return 1.0 if self.unit == CALLS else 0.0  # what is reserved then, the gate knows
+        return given_number(self.reserve(*arguments) if callable(self.reserve) else self.reserve, "reserve of a budget")
+
+
+def budget_label(budget: Budget) -> str:
+    """A budget as people are shown it.
+
+    >>> budget_label(Budget(20, reserve=0.01)), budget_label(Budget(1e6, "tokens", 500, name="model"))
+    ('20 USD', '1,000,000 tokens of "model"')
+    """
+    named = "" if budget.name is None else f' of "{budget.name}"'
+    return f"{amount_(budget.amount)} {budget.unit}{named}"
+
+
+# What a task reserves from: `TaskBudget` if it is the whole job, else `SharedBudget`.
+
+
+class TaskBudget:
+    """The budget of a task that is the whole job.
+
+    Attributes:
+        is_settled: whether what is reserved may come back.
+    """
+
+    # _spent + _reserved <= _total, but for attempts that cost more than they reserved
+
+    def __init__(self, total: float, *, is_settled: bool) -> None:
+        self._total, self.is_settled = total, is_settled
+        self._spent = self._reserved = 0.0
+        self._rounding = 1e-9 * total
+
+    def ask(self, need: float) -> bool:
+        """Whether so much may be reserved now."""
+        return self._spent + self._reserved + need <= self._total + self._rounding
+
+    def is_spent(self, need: float) -> bool:
+        """Whether so much will never be left."""
+        return self._reserved <= self._rounding and not self.ask(need)  # sums of floats are seldom 0 again
+
+    def reserve(self, need: float) -> None:
+        if self.is_settled:
+            self._reserved += need
+        else:
+            self._spent += need
+
+    def settle(self, reserved: float, cost: float) -> None:
+        """An attempt that had reserved so much has ended, and did cost so much."""
+        self._reserved = max(0.0, self._reserved - reserved)
+        self._spent += cost
+
+    @property
+    def spent_by_all(self) -> float:
+        """What all tasks have spent, as far as it is known."""
+        return self._spent
+
+
+# Without reserve=, attempts whose costs nobody says would reserve nothing, and the budget would hold none of them back.
+MOST_UNTOLD = 5
+
+
+class SharedAmount(Protocol):
+    """What is left of a budget, for the task or for all tasks: see `TaskBudget` and `SharedBudget`."""
+
+    is_settled: bool
+
+    def ask(self, need: float) -> bool: ...
+    def is_spent(self, need: float) -> bool: ...
+    def reserve(self, need: float) -> None: ...
+    def settle(self, reserved: float, cost: float) -> None: ...
+    @property
+    def spent_by_all(self) -> float: ...
+
+
+class BudgetGate(Gate):
+    """One budget: an attempt begins when what it may cost at most is reserved.
+
+    Args:
+        budget: whose amount it is.
+        place: of the budget's reservations among the costs of an attempt.
+        error_of: makes the error of a call that will never begin, of what is spent and of what the call needs; None:
+            nobody knows what a call needs.
+        ends_task: whether that error ends the task; then calls in flight, which are paid for, may end before.
+    """
+
+    def __init__(
+        self,
+        amount: SharedAmount,
+        budget: Budget,
+        place: int,
+        error_of: Callable[[float, float | None], AsyncUDFError],
+        *,
+        ends_task: bool,
+    ) -> None:
+        self.amount, self.place = amount, place
+        self.learns = budget.learns
+        self._most: float | None = None  # that an attempt did cost so far
+        self._least = 1e-6 * budget.amount
+        self._untold = 0  # attempts of which nobody has said what they cost, before the first that did
+        self._in_flight = 0
+        self._error_of, self._ends_task = error_of, ends_task
+        self.follows_calls = amount.is_settled or ends_task
+
+    def need(self, attempt: AskingAttempt) -> float:
+        """What this attempt reserves."""
+        if self.learns:
+            return self._least if self._most is None else self._most
+        assert attempt.costs is not None
+        return attempt.costs[self.place]
+
+    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+        if self.learns and self._most is None:
+            if self._in_flight:
+                return None
+            if self._untold >= MOST_UNTOLD:
+                raise self._error_of(self.amount.spent_by_all, None)
+        need = self.need(attempt)
+        if self.amount.ask(need):
+            return 0.0
+        if self.amount.is_spent(need) and not (self._ends_task and self._in_flight):
+            raise self._error_of(self.amount.spent_by_all, need)
+        return None
+
+    def began(self, attempt: AskingAttempt, now: float) -> None:
+        self._in_flight += 1
+        self.amount.reserve(self.need(attempt))
+
+    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+        self._in_flight -= 1
+
+    def settle(self, reserved: float, cost: float, *, is_untold: bool) -> None:
+        """An attempt that had reserved so much did cost so much; `is_untold`: as far as anybody has said."""
+        if cost > self._least:  # else it was free, or nobody has said what it cost
+            self._most = max(self._most or 0.0, cost)
+        self._untold += is_untold
+        self.amount.settle(reserved, cost)

@@ -1,0 +1,422 @@
+"""A task's connection to the coordinator: which one it is, its clock, and what is asked again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import math
+import uuid
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self
+
+from .._errors.exceptions import FatalError, OptionError
+from .._errors.safe import safe_repr, without_secrets
+from .budget import Budget
+from .rate_limit import RateLimit, Scope
+
+PATIENCE = 30.0  # seconds that a coordinator may be away
+LAST_MESSAGE_WITHIN = 1.0  # seconds for the last message of a task
+LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
+ANSWER = LEASE  # seconds without an answer after which a question is asked again
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+SLOW_TRIP = 0.5  # seconds of a round trip from which on limits may not be used to the full
+AWAY_AFTER = 1.0  # seconds without an answer from which on the log says so
+WARN_AGAIN = 60.0  # seconds until the log repeats a warning
+PASSING = "MISCONF", "NOREPLICAS", "BUSY"  # beginnings of errors that pass, or that an operator of the server mends
+NEWEST_WEIGHT = 0.3  # the weight of the newest round trip in their mean
+DRIFT = 1e-4  # of the time since an answer: how far the two clocks may drift apart
+
+logger = logging.getLogger("asyncudf")
+
+# The functions of a task share a connection. For each loop and URL: the client, and how many use it.
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[Any]]] = weakref.WeakKeyDictionary()
+
+
+class Coordinator:
+    """Runs scripts on the server. Of one event loop; an async context manager.
+
+    A server that does not answer is asked again for `patience` seconds; then the task fails, for its limits cannot be
+    kept without it.
+
+    Args:
+        url: with the password.
+        namespace: the part of all key names that separates this application from others on the same server.
+        clock: seconds, of the task.
+        patience: seconds.
+
+    Raises:
+        OptionError: the library redis is missing, or the URL cannot be one.
+    """
+
+    # A script whose answer was lost may have run: what it granted is lost, and no task has it twice.
+    #
+    # trip: seconds of a round trip, a mean of the last ones
+
+    def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+        try:
+            import redis.asyncio
+            import redis.exceptions
+        except ImportError as error:
+            raise OptionError(
+                'limits of the whole job need the library redis: pip install "asyncudf[coordinator]"'
+            ) from error
+        self._errors = errors = redis.exceptions
+        self._passing = (errors.OutOfMemoryError, errors.ReadOnlyError, errors.ClusterDownError, errors.TryAgainError)
+        self._told = without_secrets(url)
+        self._url = url
+        try:
+            pool = redis.asyncio.BlockingConnectionPool.from_url(
+                url,
+                max_connections=1,
+                timeout=None,
+                decode_responses=True,
+                socket_timeout=None,
+                socket_connect_timeout=None,
+                retry=None,
+            )
+        except ValueError:  # its message has the URL, and so would the traceback
+            raise OptionError(f"coordinator must be the URL of a Redis server, not {safe_repr(self._told)}") from None
+        self._redis = redis.asyncio.Redis.from_pool(pool)
+        self._namespace = namespace
+        self._scripts: dict[str, Any] = {}
+        self._patience = patience
+        self.clock = clock
+        self.time = ServerTime()
+        self.trip = 0.0
+        self._warned: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"Coordinator({self._told})"
+
+    async def __aenter__(self) -> Self:
+        client = _clients.setdefault(asyncio.get_running_loop(), {}).setdefault(self._url, [self._redis, 0])
+        client[1] += 1
+        self._redis = client[0]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        clients = _clients[asyncio.get_running_loop()]
+        clients[self._url][1] -= 1
+        if not clients[self._url][1]:
+            del clients[self._url]
+            await self._redis.aclose()
+
+    def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
+        """The name of a key of this namespace, or of one that all jobs on the server share."""
+        # The braces put all keys on one server of a Redis cluster: a script needs all of its own there.
+        return f"{{asyncudf}}:{kind}:{name}" if for_all else f"{{asyncudf}}:{self._namespace}:{kind}:{name}"
+
+    async def run(self, script: str, keys: Sequence[str], *arguments: object) -> Any:
+        """Run a script on the server; returns its answer.
+
+        Raises:
+            FatalError: the server has not answered for `patience` seconds, or refuses the password or the script.
+        """
+        if script not in self._scripts:
+            self._scripts[script] = self._redis.register_script(script)
+        given = ["", *(f"{one:.17g}" if isinstance(one, float) else str(one) for one in arguments)]
+        begun, pause = self.clock(), FIRST_PAUSE
+        while True:
+            try:
+                # Not the client's own socket_timeout: before Python 3.12 its wait_for swallows a cancellation that
+                # comes when it is done, and then the closing task waits for ever.
+                async with asyncio.timeout(ANSWER):
+                    sent = self.clock()
+                    answer = await self._scripts[script](keys=keys, args=given)
+                    self._measure(self.clock() - sent)
+                    return answer
+            except (self._errors.AuthenticationError, self._errors.NoPermissionError) as error:
+                raise FatalError(f"the coordinator at {self._told} does not let us in: {error}") from None
+            except (self._errors.ConnectionError, self._errors.TimeoutError, OSError, EOFError) as error:
+                what, why = "has not answered", type(error).__name__
+            except self._errors.ResponseError as error:
+                if not (isinstance(error, self._passing) or str(error).startswith(PASSING)):
+                    raise FatalError(f"the coordinator at {self._told} cannot do what it should: {error}") from None
+                what, why = "has kept nothing", str(error)
+            away = self.clock() - begun
+            if away + pause > self._patience:
+                raise FatalError(
+                    f"the coordinator at {self._told} {what} for {self._patience:g} s ({why}); "
+                    "without it limits of the job cannot be kept"
+                )
+            if away > AWAY_AFTER:
+                waits = "the coordinator at %s %s for %.0f s (%s): calls wait, for %g s at most"
+                self._warn(waits, self._told, what, away, why, self._patience)
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def has_forgotten(self) -> None:
+        """Warn that the server has lost a rate limit: permits that it granted no longer count."""
+        self._warn(
+            "the coordinator at %s has lost what it knew of a rate limit: it was started anew, or evicts keys. So that "
+            "the limit holds calls wait for %g s, or for as long as the next one has to pay off what it costs",
+            self._told,
+            LEASE,
+        )
+
+    async def send_last(self, message: Awaitable[object]) -> None:
+        """Send what a task says when it ends; if it does not arrive, others learn the same when the lease is over."""
+        with contextlib.suppress(FatalError, TimeoutError):
+            async with asyncio.timeout(LAST_MESSAGE_WITHIN):
+                await message
+
+    def _measure(self, trip: float) -> None:
+        self.trip = trip if not self.trip else (1 - NEWEST_WEIGHT) * self.trip + NEWEST_WEIGHT * trip
+        if self.trip > SLOW_TRIP:
+            self._warn(
+                "the coordinator at %s takes %.1f s to answer: limits of the whole job are kept, but not used to the "
+                "full. It is far away, or it or this machine has too much to do",
+                self._told,
+                self.trip,
+            )
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        """Write a warning to the log, at most once a minute."""
+        if self.clock() >= self._warned.get(message, -math.inf) + WARN_AGAIN:
+            self._warned[message] = self.clock()
+            logger.warning(message, *arguments)
+
+
+class ServerTime:
+    """How far the server's clock is ahead of the task's, as far as its answers show.
+
+    The server makes an answer between the sending of the question and the arrival of the answer. So each answer bounds
+    the difference of the clocks, and the fastest bounds it best.
+    """
+
+    # _least <= our time - the server's time <= _most. _most is used: a time that comes late keeps limits.
+
+    def __init__(self) -> None:
+        self._least, self._most = -math.inf, math.inf
+        self._since = 0.0
+
+    def update(self, sent: float, said: float, received: float) -> None:
+        """Take an answer into account: when its question was sent, the server's time in it, when it arrived."""
+        apart = DRIFT * (received - self._since)
+        self._least, self._most = self._least - apart, self._most + apart
+        self._since = received
+        if received - said < self._least or sent - said > self._most:  # one of the clocks was set
+            self._least, self._most = -math.inf, math.inf
+        self._least = max(self._least, sent - said)
+        self._most = min(self._most, received - said)
+
+    def ours(self, time: float) -> float:
+        """An upper bound of the task's time at this time of the server."""
+        return time + self._most
+
+    def theirs(self, time: float) -> float:
+        """The server's time at this time of the task, as `ours` has it."""
+        return time - self._most
+
+
+@dataclasses.dataclass(frozen=True)
+class CoordinatorConfig:
+    """The coordinator of a function and the names that its tasks use there; travels to the executors.
+
+    Args:
+        url: with the password.
+        namespace: of this application, on a server that others use too.
+        function: a name for the function's limits, which all its tasks share, in all queries of the application.
+        application: Spark's id of it; another application of the same process numbers its queries from 0 again.
+    """
+
+    url: str = dataclasses.field(repr=False)
+    namespace: str
+    function: str
+    application: str = ""
+
+    def share(self, total: int) -> str:
+        """The name under which tasks share `total` calls in flight."""
+        return f"{self.function}:{total}"
+
+    def rates(self, limits: Sequence[RateLimit]) -> list[tuple[str, RateLimit]]:
+        """The limits of the job, each with the name under which tasks share it; no two have one name.
+
+        A limit with the same numbers in another list of the same function, as `with_options` makes them, has the same
+        name and is the same limit.
+        """
+        named: list[tuple[str, RateLimit]] = []
+        for limit in limits:
+            if limit.scope is Scope.JOB:
+                numbers = f"{self.function}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
+                equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
+                named.append((limit.name or f"{numbers}:{equal}", limit))
+        return named
+
+    def amounts(self, budgets: Sequence[Budget], query: str) -> list[str]:
+        """The names under which tasks share the budgets of a function; no two of a function have one name.
+
+        A budget without a name is that of the query, with one of the same numbers in another use of the function.
+        """
+        names: list[str] = []
+        for budget in budgets:
+            of_query = f"{query}:{budget.unit}:{float(budget.amount)!r}"
+            equal = sum(name.startswith(f"{of_query}:") for name in names)
+            names.append(f"{of_query}:{equal}" if budget.name is None else f"{budget.name}:{budget.unit}")
+        return names
+
+    def of_task(self, query: str, part: str) -> TaskIdentity:
+        """The identity of a task that runs now.
+
+        Args:
+            query: its name; some counts are of one query.
+            part: of the query's rows, named alike by every attempt at them.
+        """
+        return TaskIdentity(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex, part)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskIdentity:
+    """A task among those that share the limits of a function.
+
+    Args:
+        query: the name of what is counted for one query.
+        task: a name that no other task has, nor another attempt of this one.
+        part: the rows that it works on; another attempt at them has the same name.
+    """
+
+    config: CoordinatorConfig
+    query: str
+    task: str
+    part: str
+
+
+QUESTION_GAP = 0.02  # seconds between two questions: every row may be a reason for one
+
+# Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.
+NOW_SCRIPT = """
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+local function text(number) return string.format('%.17g', number) end
+"""
+
+# A server that was restarted, or another one in its place, has no data or old data, such as a replica's.
+RUN = """
+local info = redis.pcall('INFO', 'server')  -- not every user may ask for it
+local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+"""
+
+# How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
+# line. So there are at most RATE questions in a second, and the tasks need not be counted.
+PACE_SCRIPT = (
+    NOW_SCRIPT
+    + """
+local RATE, LONGEST = 2000, 4  -- questions in a second; seconds
+local function behind()
+  local key = KEYS[#KEYS]
+  local line = math.max(now, math.min(now + LONGEST, tonumber(redis.call('GET', key) or '0'))) + 1 / RATE
+  redis.call('SET', key, text(line), 'PX', 1000 * LONGEST)
+  return text(line - now)
+end
+"""
+)
+
+# Milliseconds that a key of one query outlives its last use. Each micro-batch of a stream has keys of its own, so they
+# must go soon, or they fill the server's memory. The tasks of a query refresh its keys: the time must cover stages of
+# the query without such tasks, and tasks whose event loop is blocked by a computation.
+KEEP_QUERY = 900_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskLink:
+    """A task's link to the coordinator, over which it shares its limits with other tasks.
+
+    Args:
+        task: a name that no other task has.
+        wake: called when an answer may let calls begin that had to wait.
+        fail: called with the error when the coordinator does not answer; it ends the task.
+    """
+
+    coordinator: Coordinator
+    task: str
+    wake: Callable[[], None]
+    fail: Callable[[BaseException], None]
+
+    def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
+        """The name of a key on the server."""
+        return self.coordinator.key(kind, name, for_all=for_all)
+
+
+class PeriodicTask:
+    """Awaits `_exchange` and waits for the seconds that it returns, until it is closed; of one event loop.
+
+    The coordinator bounds the questions that all tasks ask in a second: each answer says how far it is behind, and the
+    task waits at least that long before it asks again.
+
+    Args:
+        keys: on the server, for the scripts.
+        gap: seconds between the end of one exchange and the next, at least.
+        longest: seconds that a task waits at most for a coordinator that is behind.
+    """
+
+    # _has_failed: `_exchange` has raised, so there is no coordinator to talk to
+    # _is_busy: `_exchange` is under way
+
+    def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
+        self._link, self._coordinator = link, link.coordinator
+        self._clock = link.coordinator.clock
+        self._keys = [*keys, link.key("pace", "all")]
+        self._gap, self._longest = gap, longest
+        self._behind = 0.0
+        self._has_failed = self._is_busy = self._is_closed = False
+        self._reason = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._repeat())
+
+    async def close(self) -> None:
+        """End it, and send the last message."""
+        self._is_closed = True
+        try:
+            if self._is_busy:
+                await asyncio.wait([self._task], timeout=LAST_MESSAGE_WITHIN)
+        finally:
+            self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._has_failed and (message := self._last_message()) is not None:
+            await self._coordinator.send_last(message)
+
+    async def _exchange(self) -> float:
+        """Ask; returns the seconds until the next time. It is cancelled if the task ends and it takes too long."""
+        raise NotImplementedError
+
+    def _last_message(self) -> Awaitable[object] | None:
+        """What the task tells the coordinator when it ends, if anything."""
+        return None
+
+    def _poke(self) -> None:
+        """Do not wait for the next exchange."""
+        self._reason.set()
+
+    async def _ask(self, script: str, *arguments: object) -> list[Any]:
+        """Run a script that begins with `PACE_SCRIPT`; returns the rest of its answer."""
+        answer: list[Any]
+        behind, *answer = await self._coordinator.run(script, self._keys, *arguments)
+        self._behind = min(float(behind), self._longest)
+        return answer
+
+    async def _repeat(self) -> None:
+        while True:
+            self._reason.clear()
+            self._is_busy = True
+            try:
+                pause = await self._exchange()
+            except Exception as error:
+                self._has_failed = True
+                self._link.fail(error)
+                return
+            finally:
+                self._is_busy = False
+            if self._is_closed:
+                return
+            gap = max(min(self._gap, pause), self._behind)
+            await asyncio.sleep(gap)
+            try:
+                async with asyncio.timeout(max(0.0, pause - gap)):
+                    await self._reason.wait()
+            except TimeoutError:
+                pass

@@ -1,0 +1,232 @@
+"""`max_failures`: how many rows of a job may fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .._errors.checks import is_number
+from .._errors.exceptions import FatalError, OptionError
+from .._errors.records import error_text
+from .._errors.safe import safe_repr, type_name
+from .coordinator import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from .gate import CallingTask
+
+FIRST_ROWS = 100  # fewer rows say nothing about a share
+EXAMPLES = 3
+NAMED_TYPES = 5  # error types that the message names
+EXAMPLE_CHARACTERS = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
+REPORT_EVERY = 0.5  # seconds between two reports
+REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorBudget:
+    """What `max_failures=` means: a whole number is a count, a number below 1 is a share of the rows.
+
+    A share counts after 100 rows.
+    """
+
+    count: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def of(cls, value: Any, name: str = "max_failures") -> ErrorBudget:
+        """The budget that an option says.
+
+        Raises:
+            OptionError: neither a count nor a share.
+        """
+        if isinstance(value, ErrorBudget):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(count=value)
+        if isinstance(value, float) and is_number(value) and 0 < value < 1:
+            return cls(share=value)
+        raise OptionError(
+            f"{name} must be a whole number of rows, or a share of them, such as 0.02, not {safe_repr(value)}"
+        )
+
+    def is_spent(self, failures: Failures) -> bool:
+        """Whether more rows have failed than may."""
+        if self.count is not None:
+            return failures.failed > self.count
+        assert self.share is not None
+        return failures.rows >= FIRST_ROWS and failures.failed > self.share * failures.rows
+
+    def message(self, function: str, failures: Failures) -> str:
+        """The text of the error that stops the job."""
+        allowed = f"{self.count} may" if self.share is None else f"{100 * self.share:g}% may"
+        most = Counter(failures.types).most_common()
+        named = [f"{name} ({count:,})" for name, count in most[:NAMED_TYPES]]
+        others = sum(count for _, count in most[NAMED_TYPES:])
+        said = ", ".join([*named, *([f"others ({others:,})"] if others else [])])
+        told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"
+        examples = [f"  for example {example}" for example in failures.examples[:EXAMPLES]]
+        return "\n".join([f"{told} ({allowed}): {said}", *examples])
+
+
+@dataclasses.dataclass
+class Failures:
+    """How many rows are done, how many of them failed, and with which errors.
+
+    Rows that failed are those that became null, a captured error or a dead letter; examples are redacted already.
+    """
+
+    rows: int = 0
+    failed: int = 0
+    types: Counter[str] = dataclasses.field(default_factory=Counter)
+    examples: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, rows: int, types: Mapping[str, int] | None = None, examples: Iterable[str] = ()) -> None:
+        """Count rows that are done; `types` counts the errors of those that failed."""
+        self.rows += rows
+        if types:
+            self.failed += sum(types.values())
+            self.types.update(types)
+            self.examples += [*examples][: EXAMPLES - len(self.examples)]
+
+
+class FailureBudget:
+    """Ends the task when too many rows have failed."""
+
+    # The task counts the rows that are done; the budget looks at the counter when a row fails, and at the end.
+    #
+    # _added: rows that are in the tally already
+    # tally: of the job; None: only this task counts
+
+    def __init__(self, task: CallingTask, budget: ErrorBudget, *, redacted: bool) -> None:
+        self.budget = budget
+        self._redacted = redacted
+        self._task = task
+        self._own = Failures()
+        self._added = 0
+        self.tally: SharedFailures | None = None
+        self.error: FatalError | None = None
+
+    def note(self, errors: Sequence[BaseException], rows: int) -> None:
+        """The rows of a call are done; those with these errors have failed."""
+        if errors:
+            examples = [error_text(error, redacted=self._redacted) for error in errors[:EXAMPLES]]
+            self._add(Counter(map(type_name, errors)), examples, rows)
+
+    def finish(self) -> None:
+        """All rows are done."""
+        self._add({}, [], 0)
+
+    def spent(self, failures: Failures) -> None:
+        """These failures have spent the budget: end the task."""
+        if self.error is None:
+            self.error = FatalError(self.budget.message(self._task.name, failures))
+            self.error.option = "max_failures"
+            self._task.fail(self.error)
+
+    def _add(self, types: dict[str, int], examples: list[str], rows_of_call: int) -> None:
+        done = self._task.counters.rows_done + rows_of_call  # the counter does not have these yet
+        rows, self._added = max(0, done - self._added), max(done, self._added)
+        if self.tally is not None:
+            self.tally.add(rows, types, examples)
+            return
+        self._own.add(rows, types, examples)
+        if self.budget.is_spent(self._own):
+            self.spent(self._own)
+
+
+# Adds the failures of a task to those of the job. A task reports all that it has counted so far. So a report that is
+# repeated, or made by another attempt at the same rows, counts once: only what exceeds the reports before is added.
+#
+# keys: a hash of counts, a list of examples, a hash of what each part of the rows has reported, the pace. Arguments:
+# time, part, number of counts, name and count of each, examples.
+# Answers how far the coordinator is behind, the counts, and the examples.
+TALLY = (
+    PACE_SCRIPT
+    + f"""
+local reported, ends = cjson.decode(redis.call('HGET', KEYS[3], ARGV[2]) or '{{}}'), 3 + 2 * tonumber(ARGV[3])
+for i = 4, ends, 2 do
+  local name, count = ARGV[i], tonumber(ARGV[i + 1])
+  if count > (reported[name] or 0) then
+    redis.call('HINCRBY', KEYS[1], name, count - (reported[name] or 0))
+    reported[name] = count
+  end
+end
+if next(reported) then redis.call('HSET', KEYS[3], ARGV[2], cjson.encode(reported)) end
+for i = ends + 1, #ARGV do
+  if redis.call('LLEN', KEYS[2]) < 3 then redis.call('RPUSH', KEYS[2], ARGV[i]) end
+end
+for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], {KEEP_QUERY}) end
+return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)}}
+"""
+)
+
+
+class SharedFailures(PeriodicTask):
+    """Adds the failed rows of this task to those of the job; of one event loop.
+
+    Rows that Spark runs again, in another attempt of the task, count once.
+
+    Args:
+        name: of the query.
+        part: the rows that this task works on.
+        spent: called with the counts of the job when the budget is spent.
+    """
+
+    # A report has all counts since the task began, so a report that is repeated because its answer was lost counts
+    # once. Each answer has the counts of the job, so the task that reports last sees those of all.
+    #
+    # _own: counts since the task began, with the examples that were not reported
+    # _reported: the rows that were
+    # _refreshed: when the last report was made
+
+    def __init__(
+        self, link: TaskLink, name: str, part: str, budget: ErrorBudget, spent: Callable[[Failures], None]
+    ) -> None:
+        super().__init__(link, [link.key(kind, name) for kind in ("failures", "examples", "parts")])
+        self._part, self._budget, self._spent = part, budget, spent
+        self._own, self._reported = Failures(), 0
+        self._refreshed = self._clock()
+
+    def add(self, rows: int, types: Mapping[str, int] | None = None, examples: Iterable[str] = ()) -> None:
+        """Count rows that are done; `types` counts the errors of those that failed."""
+        self._own.add(rows, types, [_shortened(example) for example in examples])
+        if types:
+            self._poke()
+
+    async def close(self) -> None:
+        """Report the last counts."""
+        await super().close()
+        if not self._has_failed:  # else the task has failed already, and there is no answer
+            await self._exchange()
+
+    async def _exchange(self) -> float:
+        own, now = self._own, self._clock()
+        if own.rows > self._reported or now >= self._refreshed + REFRESH:
+            rows, examples = own.rows, [*own.examples]
+            counts = {
+                "rows": rows,
+                "failed": own.failed,
+                **{f"type:{name}": count for name, count in own.types.items()},
+            }
+            pairs = [part for pair in counts.items() for part in pair]
+            answer = await self._ask(TALLY, self._part, len(counts), *pairs, *examples)
+            self._reported, self._refreshed = rows, now
+            del own.examples[: len(examples)]
+            job = _failures(*answer)
+            if self._budget.is_spent(job):
+                self._spent(job)
+        return REPORT_EVERY
+
+
+def _shortened(example: str) -> str:
+    return (
+        example if len(example) <= EXAMPLE_CHARACTERS else f"{example[: EXAMPLE_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+def _failures(counts: list[str], examples: list[str]) -> Failures:
+    found = {name: int(count) for name, count in zip(counts[::2], counts[1::2], strict=True)}
+    rows, failed = found.pop("rows", 0), found.pop("failed", 0)
+    return Failures(
+        rows, failed, Counter({name.removeprefix("type:"): count for name, count in found.items()}), examples
+    )

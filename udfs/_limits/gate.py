@@ -1,0 +1,80 @@
+"""What a limit is to an attempt: a gate, which every attempt asks before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .._errors.call_outcome import CallOutcome
+from .._errors.failure import Failure
+from .._observe.counters import TaskCounters
+from .._observe.time_account import State
+
+
+class AskingAttempt(Protocol):
+    """What a gate sees of an attempt; see the engine's `Attempt`."""
+
+    began: float
+    costs: Sequence[float] | None
+    counts_for_breaker: bool
+    has_asked: bool
+    ticket: int
+
+    @property
+    def is_excused(self) -> bool: ...
+
+
+class Slots(Protocol):
+    """The slots in which attempts run; see the engine's `SlotPool`."""
+
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def oldest(self) -> float: ...
+    def resize(self, capacity: int, /) -> None: ...
+
+
+class CallingTask(Protocol):
+    """The task whose calls are limited.
+
+    Attributes:
+        name: of its function.
+        counters: of its calls; their clock is the task's.
+    """
+
+    name: str
+    counters: TaskCounters
+
+    def fail(self, error: BaseException, /) -> None:
+        """The task must end with this error."""
+
+
+class Gate:
+    """One limit; every method is called on the event loop.
+
+    Attributes:
+        state: where the time goes while a call waits for this gate.
+        follows_calls: whether its answer may change when a call ends.
+        limits: what it bounds calls by, as people are shown it; empty where they have said no limit.
+        limit: that of them which the last call that it turned away waits for.
+    """
+
+    state = State.LIMIT
+    follows_calls = True
+    limits: Sequence[str] = ()
+    limit = ""
+
+    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+        """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
+
+        Raises:
+            FatalError: no call may begin any more.
+            BudgetSpentError: this one may not.
+        """
+        return 0.0
+
+    def began(self, attempt: AskingAttempt, now: float) -> None:
+        """The attempt begins."""
+
+    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+        """The attempt is over; called once for each that began."""

@@ -1,0 +1,403 @@
+"""The permits of a rate limit that all tasks share: what the coordinator grants, and what a task has of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections.abc import Awaitable, Sequence
+
+from .coordinator import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
+from .gate import AskingAttempt, Gate
+from .rate_limit import BlockSize, Credit, LeasedPermits, Permits, RateLimit, limit_label, nap_of, take, tightest
+
+IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
+GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
+ROUND_TRIPS = 2.0  # round trips that permits should last for
+LOST = 0.5  # of a call's permits: when less becomes stale, nothing was lost
+RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
+NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
+
+
+# The state of a limit is the free stretches of its time, each from a start to an end; the last one has no end. GCRA
+# would keep the start of the last one alone. But a call with several limits takes from each the permits of the time at
+# which it begins, and earlier permits must stay free for others. Otherwise, of two limits that others want too, a call
+# of both would take too much of one, or get them at such different times, that it or the others get nothing.
+#
+# Where the server has no entry of a limit, or one from before its restart, what was granted is unknown. Then the
+# limit begins when all of that has run out, after a lease, in a new epoch, which tells tasks that theirs are void.
+_LINE = (
+    NOW_SCRIPT
+    + RUN
+    + """
+local CLOSE = 0.000002  -- seconds: the same time after some arithmetic
+local STRETCHES = 64  -- at most; the oldest are given up
+local KEEP = 86400  -- seconds that a limit outlives its last grant; a missing one costs a wait
+local function line_of(key, wait)
+  local epoch, made, numbers = string.match(redis.call('GET', key) or '', '((%w*)@%S+) (.*)')
+  local free = {}
+  for number in string.gmatch(numbers or '', '%S+') do free[#free + 1] = tonumber(number) end
+  if made == run then return {epoch = epoch, free = free} end
+  return {epoch = run .. '@' .. text(now), free = {math.max(now + wait, free[#free - 1] or -math.huge), math.huge}}
+end
+local function keep(key, line, earliest)
+  local free = line.free
+  while free[2] <= earliest or #free > 2 * STRETCHES do
+    table.remove(free, 1)
+    table.remove(free, 1)
+  end
+  local seconds, kept = math.max(0, free[#free - 1] - now) + KEEP, {line.epoch}
+  for i, time in ipairs(free) do kept[i + 1] = text(time) end
+  redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds)))
+end
+"""
+)
+
+
+# What a task gives back is free again, also between stretches that others have. A question whose answer was lost comes
+# again, and by then another task may have what was given back.
+_GIVE_BACK = """
+local AGAIN = 60000  -- milliseconds in which a question may come again
+local function give_back(free, from, to)
+  local at = 1
+  while at < #free and free[at] < from do at = at + 2 end
+  from, to = math.max(from, free[at - 1] or -math.huge), math.min(to, free[at] or -math.huge)
+  if to - from <= CLOSE then return end
+  table.insert(free, at, to)
+  table.insert(free, at, from)
+  for _, gap in ipairs({at + 1, at - 1}) do
+    if gap > 0 and free[gap + 1] - free[gap] <= CLOSE then
+      table.remove(free, gap)
+      table.remove(free, gap)
+    end
+  end
+end
+"""
+
+
+# Begins the limits of a job; without this its first calls wait for a lease, as after a loss of memory. A limit without
+# an entry has not been used since the server began, unless the server has evicted keys.
+#
+# keys: the limits. Arguments: time; for each limit the seconds before its first permits if the server began just now.
+OPEN = (
+    _LINE
+    + """
+local stats, up = redis.pcall('INFO', 'stats'), 0
+if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
+  up = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
+for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - up), -math.huge) end
+"""
+)
+
+
+# Takes back what a task does not use, and grants permits for its calls, of all its limits at once: of each a stretch,
+# which may lie ahead. So a task that has to wait knows for how long; if it gives that back and asks again, it gets the
+# same, or what has become free before it. Where one limit makes the call wait, the permits of the others are those of
+# that later time, for earlier ones would be stale by then.
+#
+# keys: the limits, and a name of the question. Arguments: time; for each limit, in seconds of its time: saved permits,
+# permits of the next call, permits wanted in all (both 0: the task has some, or needs none); the lease; when the call
+# may begin as far as it has permits; for each stretch that is given back its limit's number, epoch, start and end.
+# Answers the time, and for each limit the epoch, and the start and the end of the stretch.
+GRANT = (
+    _LINE
+    + _GIVE_BACK
+    + """
+local SPAN = 0.1  -- seconds that are granted at most, beside what is there at once
+local question, numbers = KEYS[#KEYS], 3 * (#KEYS - 1) + 1
+local lines, asked, lease, due = {}, {}, tonumber(ARGV[numbers + 1]), math.max(now, tonumber(ARGV[numbers + 2]))
+for i = 1, #KEYS - 1 do
+  local saved, length, most = unpack(ARGV, 3 * i - 1, 3 * i + 1)
+  saved, length, most = tonumber(saved), tonumber(length), tonumber(most)
+  lines[i] = line_of(KEYS[i], math.max(lease, length - saved))
+  lines[i].saved, lines[i].length, lines[i].most, lines[i].start, lines[i].last = saved, length, most, 0, 0
+  if most > 0 then asked[#asked + 1] = lines[i] end
+end
+if #ARGV > numbers + 2 and not redis.call('GET', question) then
+  redis.call('SET', question, '', 'PX', AGAIN)
+  for at = numbers + 3, #ARGV, 4 do
+    local line = lines[tonumber(ARGV[at])]
+    if line.epoch == ARGV[at + 1] then give_back(line.free, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])) end
+  end
+end
+local is_final
+repeat
+  is_final = true
+  for _, one in ipairs(asked) do
+    one.at = -1
+    repeat
+      one.at = one.at + 2
+      one.start, one.last = math.max(one.free[one.at], due - one.saved), one.free[one.at + 1]
+    until one.start + one.length <= one.last + CLOSE
+    local own = one.start + math.min(one.length, one.saved)  -- so long after their start the call may begin
+    if own > due + CLOSE then due, is_final = own, false end
+  end
+until is_final
+local part = 1
+for _, one in ipairs(asked) do
+  part = math.min(part, (math.min(one.last, math.max(now, one.start + SPAN)) - one.start) / one.most)
+end
+for _, one in ipairs(asked) do
+  local free, from, to = one.free, one.free[one.at], one.last
+  local calls = math.max(1, math.floor(part * one.most / one.length + CLOSE))
+  one.last = math.min(to, one.start + calls * one.length)
+  table.remove(free, one.at)
+  table.remove(free, one.at)
+  for _, rest in ipairs({{one.last, to}, {from, one.start}}) do
+    if rest[2] > rest[1] + CLOSE then
+      table.insert(free, one.at, rest[2])
+      table.insert(free, one.at, rest[1])
+    end
+  end
+end
+local answer = {text(now)}
+for i, one in ipairs(lines) do
+  keep(KEYS[i], one, now - one.saved)
+  for _, said in ipairs({one.epoch, text(one.start), text(one.last)}) do answer[#answer + 1] = said end
+end
+return answer
+"""
+)
+
+
+async def open_limits(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> None:
+    """Begin the limits of a job: no task has permits yet, but other jobs may have some of a limit with a name."""
+    begin = [NEVER_USED if limit.name is None else LEASE - limit.saved * limit.interval for _, limit in limits]
+    await coordinator.run(OPEN, _keys(coordinator, limits), *begin)
+
+
+def _keys(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> list[str]:
+    return [coordinator.key("permits", name, for_all=limit.name is not None) for name, limit in limits]
+
+
+class SharedPermits(PeriodicTask):
+    """Permits of one or more limits that all tasks share, leased in blocks; of one event loop.
+
+    Args:
+        limits: each with the name under which it is shared: by the tasks of this namespace, or by all jobs if it is the
+            limit's own.
+    """
+
+    # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
+    # hand are used up, so that no call waits for the coordinator.
+    #
+    # When the lease is over a task gives back the permits that it has: another may wait for those that it does not use.
+    # If a call waits it asks again in the same question. So it gets the same permits, or what has become free before
+    # them.
+    #
+    # A call that needs more permits than there are asks for all that it needs: what is left of an older lease may be
+    # stale when the newer one comes due.
+    #
+    # Permits count for a lease after the last answer: by then a coordinator that has lost its memory grants new ones.
+    #
+    # _epochs: of each limit, under which its permits were granted
+    # _ends: the end of the lease
+    # _waits_for: the costs of the call that the timer is for
+    # _costs: of the call for which permits are asked, or will be; None: no call needs any
+    # _is_waiting: a call waits since the task has last looked
+    # _wakes_at: when it should look again, by the timer or an answer
+    # _is_late: it has looked later than that since the last question, so permits became stale whatever the block
+
+    def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
+        super().__init__(link, (), gap=0.0)
+        self._names = _keys(link.coordinator, limits)
+        self._limits = [limit for _, limit in limits]
+        self._leased = [LeasedPermits(limit) for limit in self._limits]
+        self._epochs = [""] * len(limits)
+        self._ends = 0.0
+        self._size = BlockSize(self._limits)
+        self._nap = nap_of(self._limits)
+        self._costs: Sequence[float] | None = None
+        self._wakes_at = math.inf
+        self._is_waiting = self._is_late = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits_for: Sequence[float] = ()
+
+    def take(self, costs: Sequence[float]) -> bool:
+        """Take a call's permits, of all limits or of none; if False, the task is woken when there may be some."""
+        if self._timer is not None:
+            if costs == self._waits_for:
+                return False
+            self._timer.cancel()  # it may need fewer by now, as a call has given back what it did not use
+            self._timer = None
+        now = self._clock()
+        self._is_late = self._is_late or now > self._wakes_at + self._nap
+        self._wakes_at = math.inf
+        wait = take(self._leased, costs, now) if now < self._ends else None
+        self._is_waiting = wait != 0.0
+        is_asked = wait is None or any(self._few(costs, now))
+        if wait == 0.0:
+            self._size.began()
+        elif wait is not None:
+            self._size.waited()
+            nap = wait
+            if now + wait >= self._ends:  # they no longer count by then, unless the lease is renewed
+                is_asked = is_asked or wait <= RENEWED
+                nap = min(wait - RENEWED, self._ends - now)
+            self._waits_for = costs
+            nap = max(nap, self._nap)
+            self._wakes_at = now + nap
+            self._timer = asyncio.get_running_loop().call_later(nap, self._look_again)
+        if is_asked and self._costs is None:
+            self._costs = costs
+            self._poke()
+        return wait == 0.0
+
+    def tightest(self, costs: Sequence[float]) -> int | None:
+        """Which of the limits lets a call begin last; None while permits are asked for."""
+        return tightest(self._leased, costs, self._clock())
+
+    async def close(self) -> None:
+        """Give back what is not used."""
+        await super().close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _last_message(self) -> Awaitable[object] | None:
+        nothing = [one for limit in self._limits for one in (limit.saved * limit.interval, 0.0, 0.0)]
+        given_back = self._give_back()
+        return self._ask_for(nothing, 0.0, given_back) if given_back else None
+
+    def _give_back(self) -> list[object]:
+        """Of each stretch that is not used, the number of its limit, its epoch, start and end; it is no longer ours."""
+        return [
+            one
+            for number, (leased, epoch) in enumerate(zip(self._leased, self._epochs, strict=True), 1)
+            for start, end in leased.give_back()
+            for one in (number, epoch, start, end)
+        ]
+
+    def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> Awaitable[list[str]]:
+        question = self._link.key("question", uuid.uuid4().hex)
+        return self._coordinator.run(GRANT, [*self._names, question], *asked, LEASE, begin, *given_back)
+
+    @property
+    def _lead(self) -> float:
+        """Seconds before the next permits are here, and a little more."""
+        return ROUND_TRIPS * self._coordinator.trip + self._nap
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._link.wake()
+
+    def _few(self, costs: Sequence[float], now: float) -> list[bool]:
+        """For each limit, whether its permits are too few for the calls of the next round trips."""
+        soon = self._size.soon(now, self._lead)
+        return [leased.held(now) < soon * cost for leased, cost in zip(self._leased, costs, strict=True)]
+
+    def _was_too_long(self, costs: Sequence[float]) -> bool:
+        """Whether a limit has lost as much as a call since the last question, because it was granted too much."""
+        lost = any(leased.stale > LOST * max(cost, 1.0) for leased, cost in zip(self._leased, costs, strict=True))
+        for leased in self._leased:
+            leased.stale = 0.0
+        is_late, self._is_late = self._is_late, False
+        return lost and not is_late
+
+    async def _exchange(self) -> float:
+        if self._costs is None and self._has_permits:
+            self._costs = [0.0] * len(self._limits)
+        if self._costs is not None:
+            await self._lease(self._costs)
+            self._costs = None
+            if self._is_waiting and self._timer is None:
+                self._wakes_at = self._clock()
+            self._link.wake()
+        return GIVEN_BACK_AFTER if self._has_permits else IDLE_FOR
+
+    @property
+    def _has_permits(self) -> bool:
+        now = self._clock()
+        return any(leased.held(now) for leased in self._leased)
+
+    async def _lease(self, costs: Sequence[float]) -> None:
+        sent, time = self._clock(), self._coordinator.time
+        dues = [leased.due(cost, sent) for leased, cost in zip(self._leased, costs, strict=True)]
+        is_late = any(due >= self._ends for due in [sent, *dues] if due is not None)
+        given_back = self._give_back() if is_late else []
+        few = self._few(costs, sent)
+        calls = self._size.next(sent, self._lead, was_too_long=self._was_too_long(costs))
+        asked: list[float] = []
+        begin = 0.0
+        for limit, leased, cost, are_few in zip(self._limits, self._leased, costs, few, strict=True):
+            due = leased.due(cost, sent)
+            need = most = 0.0
+            if due is None or are_few:
+                # The costs of the next calls are not known: assume that each costs as much as this one.
+                need, most = cost, max(cost, calls * cost - (leased.held(sent) if due is None else 0.0))
+            elif due > sent:
+                begin = max(begin, time.theirs(due))
+            asked += [one * limit.interval for one in (limit.saved, need, most)]
+        said, *granted = await self._ask_for(asked, begin, given_back)
+        time.update(sent, float(said), self._clock())
+        for number, (epoch, start, end) in enumerate(zip(*[iter(granted)] * 3, strict=True)):
+            self._add(number, epoch, float(start), float(end))
+        self._ends = sent + LEASE
+
+    def _add(self, number: int, epoch: str, start: float, end: float) -> None:
+        if epoch != self._epochs[number]:
+            if self._epochs[number]:
+                self._coordinator.has_forgotten()
+                self._leased[number] = LeasedPermits(self._limits[number])
+            self._epochs[number] = epoch
+        if end > start:
+            ours = self._coordinator.time.ours
+            self._leased[number].add(ours(start), ours(end), start - ours(start))
+
+
+class PermitGate(Gate):
+    """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
+
+    Args:
+        limits: all of them.
+        own: the permits of the task's own limits, each with its place in `rate_limit`.
+        shared: the places of the limits of the job, and their permits.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[RateLimit],
+        own: Sequence[tuple[int, Permits]],
+        shared: tuple[Sequence[int], SharedPermits] | None,
+    ) -> None:
+        self.limits = [*map(limit_label, limits)]
+        self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
+        self._credits = [*map(Credit, limits)]
+        self.follows_calls = any(limit.settle is not None for limit in limits)
+        self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
+        self._shared = shared
+
+    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+        given = attempt.costs
+        assert given is not None
+        costs = [max(0.0, cost - credit.left(now)) for cost, credit in zip(given, self._credits, strict=False)]
+        own, own_costs = self._own, [costs[place] for place in self._places]
+        if self._shared is None:
+            wait = take(own, own_costs, now)
+        else:
+            dues = (permits.due(cost, now) or now for permits, cost in zip(own, own_costs, strict=True))
+            wait = max(dues, default=now) - now
+        if wait != 0.0:
+            self._turns_away(tightest(own, own_costs, now), self._places)
+        elif self._shared is not None:
+            places, shared = self._shared
+            shared_costs = [costs[place] for place in places]
+            if not shared.take(shared_costs):
+                self._turns_away(shared.tightest(shared_costs), places)
+                return None
+            take(own, own_costs, now)
+        if wait == 0.0:
+            for credit, cost, taken in zip(self._credits, given, costs, strict=False):
+                credit.use(cost - taken)
+        return wait
+
+    def settle(self, place: int, reserved: float, used: float, now: float) -> None:
+        """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""
+        self._credits[place].add(reserved - used, now)
+
+    def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
+        """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
+        for credit in self._credits:
+            credit.is_wanted = True
+        if number is not None:
+            self.limit = self.limits[places[number]]

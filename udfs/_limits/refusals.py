@@ -1,0 +1,109 @@
+"""The gate of refusals: when a service asks for fewer calls."""
+
+from __future__ import annotations
+
+import math
+
+from .._errors.call_outcome import CallOutcome
+from .._errors.exceptions import FatalError
+from .._errors.failure import Failure
+from .._errors.http import Refusal
+from .._errors.records import error_text
+from .gate import AskingAttempt, CallingTask, Gate, Slots
+from .health import SharedHealth
+from .throttle import RefusedForGood, Throttle
+
+CLOCKS_APART = 0.1  # seconds by which the clocks of two tasks may differ
+NEWS_WITHIN = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
+
+
+class RefusalGate(Gate):
+    """Refusals: all calls pause, or begin at a pace, when there is evidence that the service needs it.
+
+    If the service refuses for good, the task ends, with one error for all its rows.
+
+    Args:
+        longest_wait: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others.
+        patience: seconds for which a service may refuse all calls.
+        timeout: of a row, in seconds.
+    """
+
+    # shared: what the other tasks know; None: this task has no coordinator
+
+    def __init__(
+        self,
+        task: CallingTask,
+        slots: Slots,
+        *,
+        longest_wait: float,
+        patience: float,
+        timeout: float | None,
+        redacted: bool,
+    ) -> None:
+        self._task = task
+        self._slots = slots
+        self._longest, self._patience, self._timeout, self._redacted = longest_wait, patience, timeout, redacted
+        self.throttle = Throttle(task.counters.clock())
+        self.for_good = RefusedForGood(patience)
+        self.shared: SharedHealth | None = None
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on the tasks of the job share what they know."""
+        self.shared = shared
+        self.for_good = RefusedForGood(self._patience + NEWS_WITHIN)
+
+    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+        if self.shared is not None:
+            if (until := self.shared.paused_until) is None:
+                return None
+            if until > now + CLOCKS_APART and until > self.throttle.until + CLOCKS_APART:
+                self.throttle.pause(until, now)
+        return self.throttle.wait(self._slots.in_flight, now)
+
+    def began(self, attempt: AskingAttempt, now: float) -> None:
+        self.throttle.began(now)
+
+    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+        # A call that did not have to ask has begun while calls were free.
+        began = attempt.began if attempt.has_asked else now
+        if outcome is CallOutcome.NOTHING:
+            self.throttle.gave_up(began)
+        elif failure is None or (refusal := self.refusal_of(failure)) is None:
+            self.throttle.answered(1, began, now)
+            if outcome is CallOutcome.ANSWERED:
+                self.accepted(now)
+        else:
+            self.throttle.refused(now + refusal.seconds, began, now)
+            if self.shared is not None and self.throttle.until > now:
+                self.shared.pause(self.throttle.until)
+            self._may_end(refusal, began, now, failure)
+
+    def accepted(self, now: float) -> None:
+        """A call was not refused, whatever its answer was."""
+        if self.for_good.is_counting:
+            self.for_good.accepted()
+        if self.shared is not None:
+            self.shared.accepted = now
+
+    def _may_end(self, refusal: Refusal, began: float, now: float, failure: Failure) -> None:
+        """A call was refused: end the task if the service refuses for good."""
+        for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
+        answers = self._task.counters.calls_answered
+        for_good.refused(now + refusal.seconds, began, now, answers=answers, elsewhere=elsewhere)
+        if for_good.is_for_good(began) and for_good.is_for_good(self._slots.oldest):
+            self._task.fail(FatalError(self._given_up(failure)))
+
+    def _given_up(self, failure: Failure) -> str:
+        status, wait = failure.answer.status, failure.answer.wait
+        takes = "as long as a row may take" if self._patience == self._timeout else "as long as it may"
+        said = [] if status is None else [f"status {status}"]
+        said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
+        return (
+            f"the service of {self._task.name} has refused all calls for {self._patience:g} s, {takes}; the last "
+            f"with {error_text(failure.error, redacted=self._redacted)} ({', '.join(said)}). Results in a store= are "
+            "kept: run the job again when the service accepts calls"
+        )
+
+    def refusal_of(self, failure: Failure | None) -> Refusal | None:
+        """The refusal in a failure, with its wait capped; None if there is none."""
+        return None if failure is None else failure.refusal(self._longest)

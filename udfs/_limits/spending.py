@@ -1,0 +1,244 @@
+"""What the attempts of a function cost: reserved of its budgets and rate limits before them, settled after them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from .._errors.checks import given_number
+from .._errors.exceptions import AsyncUDFError, FatalError
+from .._errors.failure import Failure
+from .._errors.figures import amount_
+from .._errors.records import error_text
+from .._errors.safe import one_line
+from .budget import MOST_UNTOLD, Budget, BudgetGate, SharedAmount, budget_label
+from .gate import AskingAttempt, CallingTask
+from .permits import PermitGate
+from .rate_limit import RateLimit
+
+logger = logging.getLogger("asyncudf")
+
+LONGEST_ERROR = 150  # characters, of an error of `settle`
+
+
+class SpendingAttempt(AskingAttempt, Protocol):
+    """An attempt whose costs are settled; see the engine's `Attempt`."""
+
+    reserved: Sequence[float] | None
+    state: Any
+
+    @property
+    def rows(self) -> Sequence[Any]: ...
+    @property
+    def values(self) -> list[Any]: ...
+
+
+class Settlement:
+    """What attempts did cost, by the `settle` of budgets and rate limits.
+
+    Args:
+        settles: of each rate limit, then of each budget; None: it has none.
+        ask: calls a `settle` with the arguments of a row and what it came to.
+    """
+
+    def __init__(
+        self, settles: Sequence[Callable[..., float] | None], ask: Callable[[Callable[..., float], Any, Any], float]
+    ) -> None:
+        self._settles = settles
+        self._ask = ask
+
+    @property
+    def is_needed(self) -> bool:
+        return any(map(callable, self._settles))
+
+    def has(self, place: int) -> bool:
+        """Whether the rate limit or budget in this place has a `settle`."""
+        return self._settles[place] is not None
+
+    def of(self, place: int, values: Sequence[Any], outcomes: Sequence[Any]) -> float:
+        """What an attempt did cost, given what each of its rows came to: a result, or an exception.
+
+        Raises:
+            FatalError: `settle` has given no number of 0 or more.
+            BaseException: what it raises for a result.
+        """
+        settle, total = self._settles[place], 0.0
+        assert settle is not None
+        for value, outcome in zip(values, outcomes, strict=True):
+            try:
+                cost = self._ask(settle, value, outcome)
+            except BaseException:
+                if not isinstance(outcome, BaseException):
+                    raise
+                continue  # it does not take exceptions: a failed attempt costs nothing
+            total += given_number(cost, "settle")
+        return total
+
+
+class Spending:
+    """What attempts reserve, and do cost.
+
+    Args:
+        is_refusal: whether the service has refused an attempt that ended with this failure.
+        spent_error: makes the error of calls that a budget does not let begin, of what is spent and of what the next
+            call needs, or of None as no cost is known; and of how `settle` failed.
+        ends_task: whether that error ends the task.
+
+    Attributes:
+        permits: of the rate limits; None: there are none.
+    """
+
+    def __init__(
+        self,
+        task: CallingTask,
+        limits: Sequence[RateLimit],
+        budgets: Sequence[Budget],
+        settlement: Settlement,
+        *,
+        is_refusal: Callable[[Failure], bool],
+        spent_error: Callable[[Budget, float, float | None, str | None], AsyncUDFError],
+        ends_task: bool,
+        redacted: bool,
+    ) -> None:
+        self._task, self._budgets, self._settlement = task, budgets, settlement
+        self._is_refusal, self._error_of, self._ends_task, self._redacted = is_refusal, spent_error, ends_task, redacted
+        self._first = len(limits)  # place of the budgets among the costs
+        self._gates: list[BudgetGate] = []
+        self._warned: set[str] = set()
+        self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
+        self.permits: PermitGate | None = None
+
+    def gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
+        """The gate of the next of the budgets."""
+        place = self._first + len(self._gates)
+        error_of = partial(self._spent_error, budget, place)
+        gate = BudgetGate(amount, budget, place, error_of, ends_task=self._ends_task)
+        self._gates.append(gate)
+        return gate
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what an attempt reserves may differ from what it costs."""
+        return self._settlement.is_needed or any(gate.amount.is_settled for gate in self._gates)
+
+    def reserved(self, attempt: SpendingAttempt) -> Sequence[float]:
+        """The costs of an attempt that has begun, as they were reserved."""
+        assert attempt.costs is not None
+        if any(gate.learns for gate in self._gates):
+            return [*attempt.costs[: self._first], *(gate.need(attempt) for gate in self._gates)]
+        return attempt.costs
+
+    def settle(
+        self, attempt: SpendingAttempt, results: Sequence[Any] | None, failure: Failure | None, *, is_cut: bool
+    ) -> None:
+        """Replace what an attempt has reserved by what it did cost.
+
+        Args:
+            results: of each row, as the function returned them; an exception where a row has one.
+            failure: of the attempt, if it has no results.
+            is_cut: nobody has waited for its end, so nobody knows what it costs.
+        """
+        reserved, state = attempt.reserved, attempt.state
+        spent = dict((state is not None and state.spent) or {})
+        attempt.reserved = None
+        if state is not None:
+            state.spent = None
+        if reserved is not None:
+            error = None if failure is None else failure.error
+            outcomes = [error] * len(attempt.rows) if results is None else results
+            is_refused = failure is not None and self._is_refusal(failure)
+            if not is_cut:
+                self._settle_permits(attempt, reserved, outcomes)
+            spent.update(self._settle_budgets(attempt, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused))
+        totals = self._task.counters.totals
+        for unit, cost in spent.items():
+            totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
+            totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
+
+    def _settle_permits(self, attempt: SpendingAttempt, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
+        for place in filter(self._settlement.has, range(self._first)):
+            assert self.permits is not None
+            used = self._cost_of(place, attempt, outcomes)
+            if used is not None:
+                self.permits.settle(place, reserved[place], used, self._task.counters.clock())
+
+    def _settle_budgets(
+        self,
+        attempt: SpendingAttempt,
+        reserved: Sequence[float],
+        said: dict[str, float],
+        outcomes: Sequence[Any],
+        *,
+        is_cut: bool,
+        is_refused: bool,
+    ) -> dict[str, float]:
+        """Settle the budgets; returns what the attempt did cost, by unit, beside what the function has `said`."""
+        spent = {}
+        for gate, budget in zip(self._gates, self._budgets, strict=True):
+            place, own = gate.place, said.get(budget.unit)
+            if not gate.amount.is_settled:
+                continue
+            is_untold = own is None
+            if is_cut:
+                cost = max(reserved[place], own or 0.0)
+            elif self._settlement.has(place):
+                settled = self._cost_of(place, attempt, outcomes)
+                is_untold = is_untold and settled is None
+                cost = (reserved[place] if settled is None else settled) + (own or 0.0)
+            else:
+                cost = own if own is not None else 0.0 if is_refused else reserved[place]
+                has_failed = all(isinstance(outcome, BaseException) for outcome in outcomes)
+                is_untold = is_untold and not has_failed  # most failures are free
+                if is_untold and budget.learns:
+                    self._warn_of_silence(budget)
+            if cost > reserved[place] * 1.001 and not budget.learns:
+                self._warn_of_more(budget, cost, reserved[place], len(attempt.rows))
+            gate.settle(reserved[place], cost, is_untold=is_untold)
+            spent[budget.unit] = cost
+        return spent
+
+    def _warn_of_silence(self, budget: Budget) -> None:
+        self._warn_once(
+            "%s has given a result and not said what it cost of its budget of %s: call context.spend(amount, %r), "
+            f"or give reserve=. Until a task knows a cost, it makes one call at a time, and at most {MOST_UNTOLD}",
+            self._task.name,
+            budget_label(budget),
+            budget.unit,
+        )
+
+    def _warn_of_more(self, budget: Budget, cost: float, reserved: float, rows: int) -> None:
+        self._warn_once(
+            "a call of %s did cost %s %s and had reserved %s: the budget of %s may be passed. Let reserve= be what "
+            "a call may cost at most%s",
+            self._task.name,
+            amount_(cost),
+            budget.unit,
+            amount_(reserved),
+            budget_label(budget),
+            "" if rows == 1 else "; a number is for all rows of a call, a function of the arguments for each",
+        )
+
+    def _warn_once(self, text: str, *values: Any) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning(text, *values)
+
+    def _cost_of(self, place: int, attempt: SpendingAttempt, outcomes: Sequence[Any]) -> float | None:
+        """What an attempt did cost by `settle`; None if it has failed: the attempt counts with what it had reserved."""
+        try:
+            return self._settlement.of(place, attempt.values, outcomes)
+        except FatalError as error:
+            self._task.fail(error)
+        except BaseException as error:  # code of the user's
+            text = one_line(error_text(error, redacted=self._redacted))[:LONGEST_ERROR]
+            self._raised[place] = text
+            self._task.counters.totals.note_unsettled(text)
+            self._warn_once(
+                "settle of %s raised %s: such calls count with what they had reserved", self._task.name, text
+            )
+        return None
+
+    def _spent_error(self, budget: Budget, place: int, spent: float, need: float | None) -> AsyncUDFError:
+        return self._error_of(budget, spent, need, self._raised.get(place))

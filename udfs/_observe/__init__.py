@@ -1,0 +1,1 @@
+"""What is measured, and how it is shown: figures, reports, and what is wrong with an installation."""

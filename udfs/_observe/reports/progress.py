@@ -1,0 +1,245 @@
+"""How far the functions of a run have come, how fast they go, how long is left; and the words for it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..._errors.figures import amount_, noun, things
+from ..._errors.safe import which_errors
+from ..function_metrics import SinkRows
+from .function_figures import spent_of
+
+RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
+SOME_ROWS = 20  # of which the costs say something about others
+WHOLE = 100  # the amount from which an estimate has no cents
+ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of a run at one moment.
+
+    Attributes:
+        functions: what each did until now, as `RunMetrics.to_plain` gives it.
+        tasks_done, tasks_total: of the stages in which the functions run; None where Spark does not say.
+        seconds: since the start of the run, by a clock that is never set back.
+        tasks_of: the same counts for the stages of each function, by its label.
+    """
+
+    functions: Sequence[Mapping[str, Any]]
+    tasks_done: int
+    tasks_total: int | None
+    seconds: float
+    tasks_of: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+
+    def tasks(self, function: Mapping[str, Any]) -> tuple[int, int | None]:
+        """How many tasks of the function's stages are done, of how many."""
+        return self.tasks_of.get(function["function"], (self.tasks_done, self.tasks_total))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one function is.
+
+    Attributes:
+        expected: rows in the end; None if not known yet.
+        is_estimated: whether that is an estimate.
+        share: of the work that is done, from 0 to 1; None if not known, as before a task has ended.
+        rate: rows in a second, lately, or of a run that is over in the mean; None if not known yet.
+        in_flight: calls, now.
+        errors, retries: of all attempts, also in tasks that failed.
+        which_errors: the commonest and the last of these errors in a few words; empty if not known.
+        failed_tasks: that Spark runs again, or gave up.
+        p50, p95: seconds that calls took; None without calls.
+        left: seconds, an estimate; None if not known.
+        took: seconds, of a run that is over, else None.
+        sink: what became of the rows of a sink; else None.
+        spent: what calls have cost, and what they may cost in the end; empty if that is not counted.
+    """
+
+    label: str
+    rows: int
+    expected: int | None
+    is_estimated: bool
+    share: float | None
+    rate: float | None
+    in_flight: int
+    errors: int
+    retries: int
+    failed_tasks: int
+    p50: float | None
+    p95: float | None
+    left: float | None
+    took: float | None
+    which_errors: str = ""
+    sink: SinkRows | None = None
+    spent: str = ""
+
+
+class ProgressTracker:
+    """Makes `Progress` of the snapshots of one run, which come in their order."""
+
+    # Rows of tasks that failed count as work: their number only grows, and what they cost is time too.
+
+    def __init__(self) -> None:
+        self._worked: dict[str, deque[tuple[float, int]]] = {}
+        self._live: set[str] = set()  # functions whose tasks report while they run; of others only the mean is known
+
+    def track(self, snapshot: Snapshot, *, is_over: bool = False) -> list[Progress]:
+        """How far each function is."""
+        return [self._progress(function, snapshot, is_over) for function in snapshot.functions]
+
+    def _progress(self, function: Mapping[str, Any], snapshot: Snapshot, is_over: bool) -> Progress:
+        rows, expected, is_estimated = _expected(function, snapshot)
+        if is_over:
+            expected, is_estimated = rows, False
+        in_vain, latency, tasks = function["failed_attempts"], function["latency"], function["tasks"]
+        errors = Counter(function["errors"]) + Counter(in_vain["errors"])
+        last = function.get("last_error") or in_vain.get("last_error")
+        rate, lately = self._rates(function, snapshot.seconds)
+        lasted = max(0.0, function["ended"] - function["began"])
+        return Progress(
+            label=function["function"],
+            rows=rows,
+            expected=expected,
+            is_estimated=is_estimated,
+            share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
+            rate=rate if not is_over else rows / lasted if lasted else None,
+            in_flight=0 if is_over else function["running"]["in_flight"],
+            errors=sum(errors.values()),
+            which_errors="" if last is None else which_errors(errors, (last["type"], last["status"])),
+            retries=function["retries"] + in_vain["retries"],
+            failed_tasks=tasks["failed"] + tasks["lost"],
+            spent=_spent(function, rows, expected),
+            p50=latency["p50"],
+            p95=latency["p95"],
+            left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
+            took=lasted if is_over else None,
+            sink=SinkRows.of(function) if function.get("entry_point") == "sink" else None,
+        )
+
+    def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
+        """Rows in a second, of the last few seconds and of some more."""
+        label, worked = function["function"], function["rows"] + function["failed_attempts"]["rows"]
+        if label not in self._worked:
+            began = now - max(0.0, function["ended"] - function["began"])
+            self._worked[label] = deque([(max(0.0, began), 0)])
+        samples = self._worked[label]
+        samples.append((now, worked))
+        if function["tasks"]["running"]:
+            self._live.add(label)
+        if label not in self._live:
+            while len(samples) > 2:  # the first and the last are enough
+                del samples[1]
+            return (mean := _rate(samples[0], samples[-1])), mean
+        while len(samples) > 2 and samples[1][0] <= now - ESTIMATE_SECONDS:
+            samples.popleft()
+        since = next((sample for sample in reversed(samples) if sample[0] <= now - RATE_SECONDS), samples[0])
+        return _rate(since, samples[-1]), _rate(samples[0], samples[-1])
+
+
+def _rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
+    return max(0.0, (last[1] - first[1]) / (last[0] - first[0])) if last[0] > first[0] else None
+
+
+def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int | None, bool]:
+    """Rows that are done, rows in the end, and whether that is an estimate."""
+    rows, tasks = function["rows"], function["tasks"]
+    counted, total = snapshot.tasks(function)
+    # Empty partitions report nothing: Spark's number of tasks that are done may be the higher one.
+    done = max(counted, tasks["succeeded"])
+    ended = rows - function["running"]["rows"]
+    if total is not None and done >= total and not tasks["running"]:
+        return rows, rows, False
+    if not total or not done or ended <= 0 or tasks["stopped"]:  # a reader that stops early may do so at any time
+        return rows, None, False
+    estimate = ended * total / done
+    digit = 10 ** max(0, math.floor(math.log10(estimate)) - 2)  # three digits: more would pretend to know more
+    return rows, max(math.ceil(estimate / digit) * digit, rows), True
+
+
+def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
+    """What calls have cost, and what all may cost in the end, if the rows to come are like those that are done."""
+    words = []
+    for unit, spent in spent_of(function).items():
+        text = f"{amount_(spent)} {unit}"
+        if expected is not None and expected > rows >= SOME_ROWS:
+            mean, left = spent / rows, expected - rows
+            deviation = math.sqrt(max(0.0, function["spent_squares"].get(unit, 0.0) / rows - mean * mean))
+            # Of the rows to come, and of the mean, which the rows so far tell but roughly.
+            doubt = 2 * deviation * (math.sqrt(left) + left / math.sqrt(rows))
+            ends = (spent + max(0.0, mean * left + off) for off in (-doubt, doubt))
+            least, most = (amount_(round(end) if end >= WHOLE else end) for end in ends)
+            text += f" of {least} to {most}"
+        words.append(text)
+    return ", ".join(words)
+
+
+def _share(rows: int, expected: int | None, done: int, total: int | None) -> float | None:
+    if expected:
+        return min(1.0, rows / expected)
+    return min(1.0, done / total) if total and done else None  # not 0: nobody knows how long the first tasks are
+
+
+def printable(text: str, encoding: str) -> str:
+    """The text without what would move the cursor, or cannot be written."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def line(one: Progress) -> str:
+    """All in one line."""
+    share = [] if one.share is None or one.took is not None else [f"{int(one.share * 100)}%"]
+    return f"{one.label}: " + ", ".join([*share, *heading(one), *(words for words, _ in details(one))])
+
+
+def heading(one: Progress) -> tuple[str, str, str]:
+    """How many rows, how fast, and how long still."""
+    of = f" of ~{one.expected:,}" if one.is_estimated else ""
+    rate = "?" if one.rate is None else f"{one.rate:,.0f}" if one.rate >= 10 else f"{one.rate:.1f}"
+    left = f"in {_clock(one.took)}" if one.took is not None else f"{_clock(one.left)} left"
+    return f"{one.rows:,}{of} {noun(one.expected if one.is_estimated else one.rows, 'row')}", f"{rate} rows/s", left
+
+
+def details(one: Progress) -> list[tuple[str, bool]]:
+    """More words, and whether each names something that went wrong."""
+    words = [] if one.sink is None else [(one.sink.words, False)]
+    if one.took is None:
+        words.append((f"{things(one.in_flight, 'call')} in flight", False))
+    which = f" ({one.which_errors})" if one.which_errors else ""
+    words.append((f"{things(one.errors, 'error')}{which}", one.errors > 0))
+    words.append((things(one.retries, "retry", "retries"), False))
+    if one.p50 is not None and one.p95 is not None:
+        words += [(f"p50 {_short(one.p50)}", False), (f"p95 {_short(one.p95)}", False)]
+    if one.spent:
+        words.append((f"spent {one.spent}", False))
+    if one.failed_tasks:
+        words.append((things(one.failed_tasks, "failed task"), True))
+    return words
+
+
+def tasks(snapshot: Snapshot) -> str:
+    """How many tasks are done, and how long the run has taken."""
+    total = "" if snapshot.tasks_total is None else f" of {snapshot.tasks_total:,}"
+    named = noun(snapshot.tasks_done if snapshot.tasks_total is None else snapshot.tasks_total, "task")
+    return f"{snapshot.tasks_done:,}{total} {named}, {_clock(snapshot.seconds)}"
+
+
+def _clock(seconds: float | None) -> str:
+    """`0:09`, `1:02:33`, and `?` if it is not known."""
+    if seconds is None or seconds > 1e7:
+        return "?"
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _short(seconds: float) -> str:
+    if seconds >= 9.95:
+        return f"{seconds:,.0f} s"
+    if seconds >= 0.9995:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.00995 else f"{seconds * 1000:.2g} ms"

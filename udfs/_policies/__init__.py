@@ -1,1 +1,0 @@
-"""Options, frozen and checked, and pure decisions: of what happened and when, what comes next."""

@@ -1,0 +1,232 @@
+"""LookupTable: the results of a function as a Spark table, which `update` completes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from ..._errors.checks import flag, optional, positive_int, seconds, text
+from ..._errors.exceptions import OptionError, ResultError
+from ..._errors.safe import safe_repr
+from ..._functions.async_function import AsyncFunction
+from ..._functions.options import CallOptions, OnNullInput
+from ..._functions.retry import EndedAttempt, RetryStrategy
+from ..lookup_table import KEY, check_ends, free_name, key_batches, keys_of, lookup_table
+from .decorator import AsyncUDF, udf_of
+from .monitor import monitor
+from .stream import unordered_wait
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+HOW = ("left", "inner")
+
+
+@dataclasses.dataclass(frozen=True)
+class LookupUpdate:
+    """What an update did, counted in distinct arguments.
+
+    Attributes:
+        called: arguments for which the function was called; they are in the table now.
+        reused: arguments that the table had already.
+        failed: arguments among the called ones whose call ended with an error.
+        unpaid: arguments that were not called because a budget was spent; the next update calls for them.
+    """
+
+    called: int
+    reused: int
+    failed: int
+    unpaid: int = 0
+
+    def __repr__(self) -> str:
+        unpaid = f", unpaid={self.unpaid}" if self.unpaid else ""
+        return f"LookupUpdate(called={self.called}, reused={self.reused}, failed={self.failed}{unpaid})"
+
+
+class LookupTable:
+    """A Spark table of a function's results for all arguments that you have updated it with.
+
+    For jobs that outgrow one machine, and clusters without Redis: the function is called once for distinct arguments,
+    whatever happens to the job, and you can join, query and keep the results like any other table.
+
+    `update` only adds rows, a wave at a time. A wave that was not finished leaves whole rows or nothing. So if an
+    update was killed, run it again, and it calls for what is missing. Two updates at once do no harm at a path, or in a
+    format with transactions, but both may call for the same arguments; the newest result counts. Results of a function
+    of another name (with its module), or of another `version=`, do not count; all lambdas have one name.
+
+    The table keeps errors beside the arguments, whatever `on_error` is. It keeps no stand-ins for results: a row that
+    is late has its `AsyncTimeoutError` and not what `on_timeout` gives, and a row whose last result `retry_if_result`
+    would try again has a `ResultError`.
+
+    Args:
+        spark: the session.
+        table: a path, read literally, or the name of a table in the catalog; put `backticks` around a part of a name
+            that is more than letters, digits and underscores. The table is created if it does not exist. A name
+            needs a lasting catalog, such as Hive's: another one forgets it at the end of the session, and the next
+            `update` refuses the files that are where the table was.
+        function: an `async_pandas_udf` or a plain function, with one result for a row.
+        columns: the names of the columns that the function reads, in the order of its parameters; unless given, the
+            names of its parameters. They are the same in each DataFrame.
+        ttl: seconds, or a timedelta, after which `update` calls again; the old result stays until there is a new one.
+            None: never.
+        error_ttl: the same for errors; None: each update calls again.
+        format: "parquet", "orc", or what is installed, such as "avro", "delta" or "iceberg". A table of the catalog
+            keeps the format that it was created with.
+        wave: about how many calls to make before their results are added to the table.
+        returnType: the type of a result, if `function` does not declare it.
+        options: as in `async_pandas_udf`; those given here win.
+
+    Raises:
+        OptionError: a value that cannot work.
+        FunctionError: the function gives 0..n results, or two columns of `to_df` would have one name.
+
+    >>> airports = LookupTable(spark, "/data/airports", locate, "code", ttl=30 * 24 * 3600)  # doctest: +SKIP
+    >>> airports.update(flights)  # doctest: +SKIP
+    LookupUpdate(called=353, reused=0, failed=2)
+    >>> airports.join(flights).write.parquet("/data/located")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: str,
+        function: Callable[..., Any] | AsyncFunction,
+        *columns: str,
+        ttl: float | timedelta | None = None,
+        error_ttl: float | timedelta | None = None,
+        format: str = "parquet",  # noqa: A002 - as DataFrameWriter calls it
+        wave: int = 100_000,
+        returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
+        **options: Unpack[CallOptions],
+    ) -> None:
+        if not hasattr(spark, "createDataFrame") or isinstance(spark, type):
+            raise OptionError(f"LookupTable takes the Spark session first, not {safe_repr(spark)}")
+        self._spark = spark
+        self._ttl, self._error_ttl = optional(seconds)(ttl, "ttl"), optional(seconds)(error_ttl, "error_ttl")
+        self._wave = positive_int(wave, "wave")
+        self._udf = _capturing(udf_of(function, returnType, options))
+        spec = self._udf.spec
+        spec.check_takes_columns()
+        given = tuple(text(column, "the name of a column") for column in columns)
+        self._columns = given or spec.parameters[: spec.required]
+        if not self._columns:
+            raise OptionError(
+                f"name the columns that {spec.name} reads: LookupTable(spark, table, {spec.name}, 'city')"
+            )
+        where, kind = text(table, "table"), text(format, "format")
+        self._table = lookup_table(spark, where, kind, spec, self._udf.options, self._udf.returns, self._columns)
+
+    def update(self, df: DataFrame, progress: bool = True) -> LookupUpdate:
+        """Call the function for the arguments in `df` without a result in the table, and add the results.
+
+        With `on_null_input="null"` it skips rows with a NULL among the arguments: a join gives NULL for them.
+
+        Args:
+            df: a DataFrame with the columns of the arguments; rows may repeat. For a stream, update with each batch in
+                `foreachBatch`.
+            progress: show the progress, as `monitor(spark, progress=True)` does.
+
+        Raises:
+            OptionError: `df` is not a DataFrame, or `progress` is not True or False.
+            FunctionError: `df` is streaming; a column is missing, there twice, or of another type than in the table;
+                the table is not one of a LookupTable, or cannot be read or created.
+            PySparkException: a job has failed: the table cannot be written, or an error that `on_error` does not cover,
+                such as resources that cannot be opened. The waves before stay in the table.
+        """
+        flag(progress, "progress")
+        check_ends(df)
+        keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
+        try:
+            missing = self._table.missing(keys, self._ttl, self._error_ttl).persist()
+            try:
+                count = missing.count()
+                reused = keys.count() - count
+                with monitor(self._spark, progress=True) if progress and count else contextlib.nullcontext():
+                    done = self._call(missing, count)
+            finally:
+                missing.unpersist()
+        finally:
+            keys.unpersist()
+        return LookupUpdate(done["called"], reused, done["failed"], done["unpaid"])
+
+    def _call(self, keys: DataFrame, count: int) -> Counter[str]:
+        outcome, done = free_name("outcome", self._columns), Counter[str]()
+        for part in key_batches(self._spark, keys, count, self._wave) if count else ():
+            rows = unordered_wait(part.select(f"{KEY}.*"), self._udf, *self._columns, as_=outcome)
+            done.update(self._table.append(rows, outcome))
+        return done
+
+    def join(self, df: DataFrame, how: Literal["left", "inner"] = "left") -> DataFrame:
+        """`df` with the newest result for its arguments, also for those with a NULL; calls nothing.
+
+        A struct's fields become columns, anything else one column named after the function. A streaming `df` is joined
+        with the table as it is now.
+
+        Args:
+            how: "left" keeps rows without a result, with NULLs; "inner" drops them.
+
+        Raises:
+            OptionError: `df` is not a DataFrame, or `how` is something else.
+            FunctionError: a column is missing, there twice, of another type than in the table, or has the name of a
+                column of the result; the table is not one of a LookupTable, or cannot be read; there is no table of
+                this name (nothing at a path gives NULLs).
+        """
+        if how not in HOW:
+            raise OptionError(f"how must be one of {', '.join(map(repr, HOW))}, not {safe_repr(how)}")
+        return self._table.joined(df, self._udf.spec.name, how)
+
+    def to_df(self) -> DataFrame:
+        """A row for distinct arguments: these, the newest result, the error of the last call if any, and `called_at`.
+
+        Raises:
+            FunctionError: there is no table yet, or it is not one of a LookupTable.
+        """
+        return self._table.shown()
+
+    def __repr__(self) -> str:
+        return f"<LookupTable {self._table.storage.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
+
+
+def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:
+    """The function with `on_error="capture"`, and with an error wherever an option would give a stand-in for a result.
+
+    These are rows whose deadline has passed, and rows whose last result the retry strategy would try again.
+    """
+    retry, timeout = udf.options.retry, udf.options.timeout
+    if retry is not None and timeout is not None:  # a retry strategy needs a timeout
+        retry = _StrictRetry(retry, timeout)
+    return udf.with_options(on_error="capture", on_timeout=None, retry=retry)
+
+
+class _StrictRetry(RetryStrategy):
+    """Retries as another strategy does; a last result that the strategy would try again is an error."""
+
+    def __init__(self, given: RetryStrategy, timeout: float) -> None:
+        self._given = given
+        self._timeout = timeout
+        self.max_retry_after = given.max_retry_after
+
+    @property
+    def checks_results(self) -> bool:
+        return self._given.checks_results
+
+    def asks_again(self, attempt: EndedAttempt) -> bool:
+        return self._given.asks_again(attempt)
+
+    def singles_out(self, error: BaseException) -> bool:
+        return self._given.singles_out(error)
+
+    def next_delay(self, attempt: EndedAttempt, draw: float) -> float | None:
+        delay = self._given.next_delay(attempt, draw)
+        is_last = delay is None or attempt.elapsed + delay >= self._timeout
+        if is_last and attempt.error is None and self.asks_again(attempt):
+            raise ResultError(
+                f"after {attempt.number} attempt{'s' * (attempt.number > 1)} the retry strategy still asks again for "
+                "the result, which is therefore not kept"
+            )
+        return delay
