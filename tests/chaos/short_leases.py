@@ -2,9 +2,9 @@
 
 from pyspark.daemon import manager
 
-from asyncudf._limits import shared_budget as budgets
+from asyncudf._limits import shared_budget
 
-budgets.LEASE = 3.0
+shared_budget.LEASE = 3.0
 
 if __name__ == "__main__":
     manager()

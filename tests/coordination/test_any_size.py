@@ -10,10 +10,10 @@ import redis
 
 from asyncudf import RateLimit
 from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.failures import ErrorBudget, Failures
+from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
 from asyncudf._limits.health import HEALTH
 from asyncudf._limits.job_capacity import SHARE, CapacityShare, prepare_shares
-from asyncudf._limits.shared_budget import SPEND, SharedFailures
+from asyncudf._limits.shared_budget import SPEND
 from tests.kit.coordinators import (
     OnGivenTime,
     Scripts,

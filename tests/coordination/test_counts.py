@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from asyncudf import CircuitBreaker
 from asyncudf._errors.call_outcome import CallOutcome
 from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.failures import ErrorBudget, Failures
+from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
 from asyncudf._limits.health import SharedHealth
-from asyncudf._limits.shared_budget import SPEND, SharedBudget, SharedFailures
+from asyncudf._limits.shared_budget import SPEND, SharedBudget
 from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, linked, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services
@@ -127,9 +127,8 @@ async def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: S
 
 async def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that have nothing new to tell tell that they are there."""
-    monkeypatch.setattr("asyncudf._limits.shared_budget.REFRESH", 0.0)
-    monkeypatch.setattr("asyncudf._limits.shared_budget.REPORT_EVERY", 0.01)
-    monkeypatch.setattr("asyncudf._limits.shared_budget.REFRESH", 0.01)
+    monkeypatch.setattr("asyncudf._limits.failures.REPORT_EVERY", 0.01)
+    monkeypatch.setattr("asyncudf._limits.failures.REFRESH", 0.01)
     space = space_of_its_own()
     async with (
         coordinator(server, space) as connection,

@@ -9,10 +9,9 @@ import pytest
 
 from asyncudf import RateLimit
 from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.failures import ErrorBudget, Failures
+from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
 from asyncudf._limits.job_capacity import CapacityShare, prepare_shares
 from asyncudf._limits.permits import SharedPermits, open_limits
-from asyncudf._limits.shared_budget import SharedFailures
 from tests.kit.coordinators import (
     OnGivenTime,
     Server,

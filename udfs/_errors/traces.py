@@ -109,7 +109,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
     return _inside(error) if is_group(error) else ()
 
 
-_OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also in a process that got this module by value
+OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also in a process that got this module by value
 
 
 def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False) -> str:
@@ -142,7 +142,7 @@ def _without_results(error: BaseException) -> None:
 
 def _users(stack: traceback.StackSummary) -> traceback.StackSummary | None:
     """The frames of the user's code and of the libraries that it calls; None if there are none."""
-    machinery = (_OWN, _folder(asyncio), _folder(concurrent.futures), str(contextlib.__file__), "uvloop/")
+    machinery = (OWN, _folder(asyncio), _folder(concurrent.futures), str(contextlib.__file__), "uvloop/")
     return traceback.StackSummary.from_list([f for f in stack if not f.filename.startswith(machinery)]) or None
 
 

@@ -16,12 +16,12 @@ from functools import partial
 from types import FrameType
 
 from ..._errors.safe import presentable
+from ..._errors.traces import OWN
 from .limited import result_of
 
 INTERVAL = 0.25  # seconds between two checks
 TURN_LIMIT = 1.0  # seconds that a turn of the loop may take
 WAITS_AFTER = 0.005  # seconds; code that stays at one place for so long waits, and does not compute
-OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "redis", "opentelemetry")  # asyncudf itself calls the last two
 IMPORTS = "<frozen importlib"
