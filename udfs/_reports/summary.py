@@ -134,5 +134,5 @@ def _time(figures: FunctionFigures) -> str:
 
 
 def _verdict(function: Mapping[str, Any]) -> str:
-    found = function.get("verdict") or verdict(function).to_plain()
+    found = function.get("verdict") or verdict(function)._asdict()
     return f"{presentable(found['text'])} ({found['sureness']})"
