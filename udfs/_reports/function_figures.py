@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._metrics.time_account import State
 
@@ -105,54 +105,14 @@ class FunctionFigures:
         return self.tasks <= 1 or (self.wall > 0 and self.seconds / self.wall >= 0.7 * self.tasks)
 
     @property
+    def rate(self) -> float | None:
+        """Rows in a second, from the first task's begin to the last one's end; None if no time passed."""
+        return self.count("rows") / self.wall if 0 < self.wall < math.inf else None
+
+    @property
     def flying(self) -> float:
         """Calls in flight when the running tasks were last looked at."""
         return sum((float(task["timeline"][-1][2]) for task in self.per_task if _is_timed(task)), 0.0)
-
-
-class Throughput(NamedTuple):
-    """The rows per second that a function did, beside those that it could have done.
-
-    Attributes:
-        achieved: rows in a second, from the first task's start to the last one's end; None if no time passed.
-        parallel: tasks that ran at a time, in the mean.
-        slots: that a task could use: `capacity`, or the calls that it had to make; None where neither is known.
-        in_slot: seconds for which a call had its slot, in the mean; without the back-off between attempts.
-        possible: rows in a second, if these slots of all tasks had a call all the time, and calls took no longer.
-            None where the figures do not show it.
-    """
-
-    achieved: float | None = None
-    parallel: float | None = None
-    slots: float | None = None
-    in_slot: float | None = None
-    possible: float | None = None
-
-
-def throughput_of(function: Mapping[str, Any]) -> Throughput:
-    """The throughput of one function of `run.metrics`.
-
-    By Little's law slots x tasks / (seconds in a slot) calls end in a second. Each call keeps its number of rows, as in
-    micro-batches.
-
-    A task of 100 rows has no use for more than 100 slots, whatever the capacity is.
-
-    If never two calls were in flight, the figures do not show what more at once would do: calls that never wait run one
-    after another, whatever the capacity is.
-    """
-    wall = function["ended"] - function["began"]
-    if not 0 < wall < math.inf:
-        return Throughput()
-    achieved, parallel = function["rows"] / wall, function["seconds"] / wall
-    calls, in_flight = function["latency"]["count"], function["in_flight"]
-    in_slot = in_flight["mean"] * function["seconds"] / calls if calls else None
-    capacity = function["options"].get("capacity")
-    slots = possible = None
-    if in_slot and isinstance(capacity, (int, float)) and (in_flight["peak"] > 1 or capacity == 1):
-        # The peak: tasks are not alike, and slots that were in use at the same time could be used.
-        slots = min(capacity, max(in_flight["peak"], calls / max(1, _counted(function["tasks"]))))
-        possible = slots * parallel / in_slot * function["rows"] / calls
-    return Throughput(achieved, parallel, slots, in_slot, possible)
 
 
 def _counted(tasks: Mapping[str, int]) -> int:

@@ -21,7 +21,7 @@ from .._metrics.function_metrics import SinkRows, counted
 from .._metrics.time_account import State
 from .._text import figures
 from .._text.safe import presentable
-from .function_figures import spent_of, throughput_of, unsettled_of
+from .function_figures import FunctionFigures, spent_of, unsettled_of
 from .summary import unsettled_text
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
@@ -280,7 +280,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         curves_of=curves_of,
         histogram_of=histogram_of,
         segments_of=segments_of,
-        throughput_of=throughput_of,
+        rate_of=lambda function: FunctionFigures(function).rate,
         words=figures,
         short=_short,
         states={state.name.lower(): (state.value, MEANINGS[state]) for state in State},
