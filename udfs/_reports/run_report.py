@@ -215,7 +215,7 @@ def _round_up(value: float) -> float:
 
 
 CURVES = 12  # tasks whose course is drawn
-LABELLED = 24  # tasks that have a line of their own in the account of time
+LABELLED = 24  # tasks whose account of time is drawn
 LONGEST_TEXT = 1000  # characters of a message or an option
 OPTION = re.compile(r'\b([a-z_]+=(?:"[^"]*"|\w+(?:\.\d+)?))')
 # Control characters but tab and line break, and those that set a direction for what follows.
