@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf._reports.verdict import verdict
-from tests.kit.plain_figures import STATES, figures, latencies
+from tests.kit.plain_figures import STATES, figures, latencies, task
 
 BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 FULL = {"mean": 20, "peak": 20}
@@ -50,6 +50,30 @@ def test_blocks_that_cost_little_and_still_most_have_a_verdict() -> None:
     assert (found.state, found.sureness) == ("blocked_loop", "not clear")
     assert "event loop" in found.text
     assert "save" not in found.text
+
+
+def hanging(*points: list[float]) -> dict[str, Any]:
+    """Figures of a task that runs for 10 minutes, the last of these points included."""
+    running = {**task(600.0, status="running"), "timeline": [*points, [600.0, 0, 20.0, 20.0]]}
+    return {"tasks": {"running": 1}, "per_task": [running]}
+
+
+@pytest.mark.parametrize("state", ["calls_busy", "head_of_line", "input", "winding_down"])
+def test_calls_that_never_come_back_are_the_answer(state: str) -> None:
+    """Whatever else waits for them, and whatever calls took that did come back."""
+    none = verdict(figures(**{state: 600.0}, latency=latencies(0, 0.0), **hanging()))
+    assert "no call has returned for 10 min; attempt_timeout= tells which" in none.text
+    some = verdict(figures(**{state: 600.0}, latency=latencies(400, 0.05), **hanging([60.0, 400, 20.0, 20.0])))
+    assert "no call has returned for 9 min; attempt_timeout= tells which" in some.text
+    assert {none.sureness, some.sureness} == {"likely"}
+
+
+def test_calls_that_come_back_are_not_said_to_hang() -> None:
+    """Neither those that are no longer than others, nor those that wait for something of ours."""
+    for last in (595.0, 300.0):
+        long = figures(calls_busy=600.0, latency=latencies(400, 35.0), **hanging([last, 400, 20.0, 20.0]))
+        assert "no call" not in verdict(long).text
+    assert "no call" not in verdict(figures(limit=600.0, latency=latencies(0, 0.0), **hanging())).text
 
 
 def test_calls_that_were_given_up_have_not_come_back() -> None:

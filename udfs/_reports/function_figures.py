@@ -114,6 +114,13 @@ class FunctionFigures:
         """Calls in flight when the running tasks were last looked at."""
         return sum((float(task["timeline"][-1][2]) for task in self.per_task if _is_timed(task)), 0.0)
 
+    @property
+    def silence(self) -> float:
+        """Seconds since a row was done, in the running task with calls in flight that has waited longest."""
+        timelines = [task["timeline"] for task in self.per_task if _is_timed(task) and task["timeline"][-1][2]]
+        done = [max((end for end, rows, *_ in timeline if rows), default=0.0) for timeline in timelines]
+        return max((timeline[-1][0] - end for timeline, end in zip(timelines, done, strict=True)), default=0.0)
+
 
 def _counted(tasks: Mapping[str, int]) -> int:
     return sum(tasks.get(status) or 0 for status in COUNTED)

@@ -92,6 +92,13 @@ def _is_refused(f: Figures) -> bool:
     return f.count("throttled") > 0 and (waited or f.part("throttled", of="attempts") >= REFUSED)
 
 
+def _hangs(f: Figures) -> bool:
+    """Whether calls did not come back: they are in no latency, and the figures of the others do not show them."""
+    if not f.calls_ended:
+        return bool(f.flying or f.count("abandoned") or f.top is BUSY)
+    return f.silence > max(MUCH * f.seconds / max(1, f.tasks), LONG_STRETCH * f.latency("max"))
+
+
 def _one_by_one(f: Figures) -> bool:
     """Whether calls ran one after another, though there were more slots; those that run are in no mean yet."""
     return f.capacity != 1 and not f.is_open and f.in_flight < 1.5 * f.share(BUSY)
@@ -175,9 +182,8 @@ def _shorter(f: Figures) -> str:
 
 
 def _past_the_row(f: Figures) -> str:
-    otherwise = "unordered_wait, if the order does not matter,"
-    if f.options.get("output_mode") == "unordered":
-        otherwise = "fewer watermarks"
+    is_unordered = f.options.get("output_mode") == "unordered"
+    otherwise = "fewer watermarks" if is_unordered else "unordered_wait, if the order does not matter,"
     return f"queue_size={queue:_}" if (queue := _queue(f)) else otherwise
 
 
@@ -226,8 +232,9 @@ ENDS = (
                    f"equal size, if it had more rows than others, {_saves(_skew(f))}"),
 )  # fmt: skip
 RULES = (  # behind the part of the time that went to the state that cost most
-    Rule(lambda f: not f.calls_ended and (f.flying or f.count("abandoned") or f.top is BUSY),
-         lambda f: f"no call has returned for {seconds(f.wall or f.seconds)}; attempt_timeout= tells which"),
+    Rule(lambda f: f.top in (BUSY, HEAD, END, State.INPUT) and _hangs(f),
+         lambda f: f"no call has returned for {seconds(f.silence or f.wall or f.seconds)}; attempt_timeout= tells "
+                   "which"),
     Rule(lambda f: f.top in MADE and f.count("unkept_failures") >= MUCH * (f.count("rows") - f.count("store_hits")) > 0,
          lambda f: f"most calls were for rows that fail for good{_mostly(f.errors)}, and the store keeps no errors; "
                    "error_ttl= of the store spares their calls in the next run, and those of equal rows"),
