@@ -122,7 +122,8 @@ def test_java_home_counts_before_path(monkeypatch: Patch, program: Program, tmp_
     on_path = {"PATH": os.path.dirname(program("java", SETTINGS % 21))}
     program("jdk/bin/java", SETTINGS % 17)
     assert check_java({"JAVA_HOME": str(tmp_path / "jdk"), **on_path}).found.startswith("Java 17")
-    assert check_java({"JAVA_HOME": "/opt/jdk", **on_path}).found == "JAVA_HOME is /opt/jdk, which has no bin/java"
+    wrong = check_java({"JAVA_HOME": "/opt/jdk", **on_path})
+    assert (wrong.found, wrong.fix) == ("JAVA_HOME is /opt/jdk, which has no bin/java", "unset JAVA_HOME")
     assert check_java({"PATH": ""}).found == "JAVA_HOME is not set, and PATH has no java"
 
 
@@ -177,7 +178,7 @@ def test_a_package_of_the_driver_that_is_broken_is_named(monkeypatch: Patch, tmp
     finding = check_pythons({})
     assert (finding.name, finding.status) == ("driver's Python", "fail")
     assert finding.found == f"{OWN} cannot import asyncudf: ImportError: built for another numpy"
-    assert finding.fix.startswith(f"{OWN} -m pip install --force-reinstall ")
+    assert finding.fix.startswith(f"{OWN} -m pip install --force-reinstall 'pyspark>=")
 
 
 def test_a_program_that_hangs_is_ended(monkeypatch: Patch, program: Program) -> None:

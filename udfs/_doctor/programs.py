@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from .findings import Finding, short_message
-from .packages import connect_client, packages_here, version_of
+from .packages import connect_client, packages_here, packages_needed, version_of
 
 LIMIT = 60.0  # seconds: on a cold disk the imports alone take ten
 INSTALL_JAVA = {
@@ -41,20 +41,21 @@ def check_java(environment: Mapping[str, str]) -> Finding:
     """Whether Spark can use the Java that it finds: in JAVA_HOME, and only without in PATH."""
     home, spark = environment.get("JAVA_HOME", ""), version_of("pyspark")
     path = shutil.which("java", path=os.path.join(home, "bin") if home else environment.get("PATH"))
+    fix = INSTALL_JAVA if not home else "set JAVA_HOME=" if sys.platform == "win32" else "unset JAVA_HOME"
     if not path:
         found = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and PATH has no java"
-        return Finding("java", "fail", found, INSTALL_JAVA)
+        return Finding("java", "fail", found, fix)
     output = run_program([path, "-XshowSettings:properties", "-version"])
     if not (version := re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)):
-        return Finding("java", "fail", f"{path} cannot be used: {short_message(output)}", INSTALL_JAVA)
+        return Finding("java", "fail", f"{path} cannot be used: {short_message(output)}", fix)
     java, numbers = int(version[1]), tuple(map(int, re.findall(r"\d+", spark)[:2]))
     tested = (17, 21, 25) if numbers >= (4, 2) else (17, 21)
     if java in tested:
         return Finding("java", "ok", f"Java {java} ({path})")
     # Spark 3.5 takes Java 8 and 11 too. Java 24 removed parts of its security manager that Spark up to 4.1 needs.
     can_work = java >= (8 if spark.startswith("3.") else 17) and (java < 24 or 25 in tested)
-    found = f"{path} is Java {java}; Spark {spark} is tested with {', '.join(map(str, tested))}"
-    return Finding("java", "warn" if can_work else "fail", found, INSTALL_JAVA)
+    found = f"{path} is Java {java}; Spark {spark or '4'} is tested with {', '.join(map(str, tested))}"
+    return Finding("java", "warn" if can_work else "fail", found, fix)
 
 
 def check_pythons(environment: Mapping[str, str]) -> Finding:
@@ -62,14 +63,17 @@ def check_pythons(environment: Mapping[str, str]) -> Finding:
     program, names = environment.get("PYSPARK_PYTHON", ""), packages_here()
     version, problem, _ = look_at(sys.executable)
     if problem:
-        fix = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {' '.join(names)}"
+        needed = [f"{one.name}{one.specifier}" for one in packages_needed()]
+        fix = shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", *needed])
         return Finding("driver's Python", "fail", f"{sys.executable} {problem}", fix)
     if client := connect_client():
         found = f"{client}: workers run where it connects to, and need Python {version} and asyncudf there"
         return Finding("workers", "ok", found)
     other, problem, lacks = look_at(program or "python3", names)
     shown = program or "not set, so workers take python3 from PATH, which"
-    fix = f"{'set' if sys.platform == 'win32' else 'export'} PYSPARK_PYTHON={shlex.quote(sys.executable)}"
+    fix = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
+    if sys.platform == "win32":
+        fix = f'set "PYSPARK_PYTHON={sys.executable}"'
     if other and other != version:
         return Finding("PYSPARK_PYTHON", "fail", f"{shown} is Python {other}, the driver's is {version}", fix)
     if problem:
