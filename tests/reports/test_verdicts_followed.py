@@ -555,7 +555,8 @@ JOBS = {
          "on_error": "null"}, "limit", {"error_ttl": 60.0}, UNKEPT, 0.93, run=stored),
     "hits alone": Job(
         {"seconds": 0.0, "every": 0.1}, "input", {},
-        "all 1,000 rows came from the store: no option of the calls changes that", 0.0, sure=True, run=from_store),
+        "1,000 rows came from the store, and nothing was called: no option of the calls changes that", 0.0,
+        sure=True, run=from_store),
 }  # fmt: skip
 
 
@@ -642,7 +643,7 @@ def test_a_short_run_from_the_store_alone_is_not_too_short_to_tell() -> None:
     """Nothing was called, however long it took: no slot was ever busy."""
     found = verdict(figures := from_store(0.01))
     assert 0 < figures["seconds"] < 1
-    assert found.text == "all 1,000 rows came from the store: no option of the calls changes that"
+    assert found.text == "1,000 rows came from the store, and nothing was called: no option of the calls changes that"
     assert (found.sureness, figures["calls"]) == ("sure", 0)
 
 

@@ -58,6 +58,7 @@ class FunctionFigures:
         self.wall = max(0.0, (function.get("ended") or 0.0) - (function.get("began") or 0.0))
         self.capacity = _whole(self.options.get("capacity"))
         self.queue_rows = _whole(self.options.get("queue_size"))  # None if memory alone is the bound
+        self.is_plain = self.options.get("kind") == "def"  # its calls hold the interpreter while they compute
         self.batch_rows = _whole(self.options.get("batch_size")) or 1  # of a call
         # Whether calls are in no latency, as they have not ended.
         self.is_open = bool((function.get("tasks") or {}).get("running") or self.count("abandoned"))

@@ -87,6 +87,13 @@ def _skew(f: Figures) -> float:
     return min(1.0, (tasks[-1] - f.seconds / max(1, f.tasks)) / f.wall)
 
 
+def _is_too_short(f: Figures) -> bool:
+    # Tasks of a few slow calls each tell enough: these would be made at once if they were rows of one task.
+    is_split = f.share(END) >= CLEAR and not f.ran_together
+    is_small = f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max") and not is_split
+    return f.seconds < SHORT_RUN or is_small
+
+
 def _is_refused(f: Figures) -> bool:
     waited = f.count("refused_seconds") >= MUCH * f.time[f.top]
     return f.count("throttled") > 0 and (waited or f.part("throttled", of="attempts") >= REFUSED)
@@ -223,9 +230,9 @@ ENDS = (
          lambda f: f"a budget is spent: {things(f.count('unpaid'), 'row')} were not called; a larger one goes further",
          "sure"),
     Rule(lambda f: f.count("store_hits") and not f.count("calls") and (f.seconds < SHORT_RUN or f.top not in STORED),
-         lambda f: f"all {things(f.count('store_hits'), 'row')} came from the store: no option of the calls changes "
-                   "that", "sure"),
-    Rule(lambda f: f.seconds < SHORT_RUN or (f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max")),
+         lambda f: f"{things(f.count('store_hits'), 'row')} came from the store, and nothing was called: no option of "
+                   "the calls changes that", "sure"),
+    Rule(_is_too_short,
          lambda f: f"too short to tell: {things(f.calls_ended, 'call')} in {seconds(f.seconds)}", "not clear"),
     Rule(lambda f: _skew(f) >= NOT_CLEAR,
          lambda f: f"one task of {count(f.tasks)} took at least three times as long as half of them; partitions of "
@@ -233,15 +240,15 @@ ENDS = (
 )  # fmt: skip
 RULES = (  # behind the part of the time that went to the state that cost most
     Rule(lambda f: f.top in (BUSY, HEAD, END, State.INPUT) and _hangs(f),
-         lambda f: f"no call has returned for {seconds(f.silence or f.wall or f.seconds)}; attempt_timeout= tells "
-                   "which"),
+         lambda f: f"no call has returned for {seconds(f.silence or f.wall or f.seconds)}; "
+                   f"{'a shorter ' if f.options.get('attempt_timeout') else ''}attempt_timeout= tells which"),
     Rule(lambda f: f.top in MADE and f.count("unkept_failures") >= MUCH * (f.count("rows") - f.count("store_hits")) > 0,
          lambda f: f"most calls were for rows that fail for good{_mostly(f.errors)}, and the store keeps no errors; "
                    "error_ttl= of the store spares their calls in the next run, and those of equal rows"),
     Rule(lambda f: f.top in MADE and _is_refused(f),
          lambda f: f"the service refused {things(f.count('throttled'), 'call')}: it allows fewer than were made; a "
                    "rate_limit just below what it allows, or a job_capacity if it bounds calls at once, avoids that"),
-    Rule(lambda f: f.top in (BUSY, BLOCKED) and f.processor >= MUCH,
+    Rule(lambda f: (f.top in (BUSY, BLOCKED) and f.processor >= MUCH) or (f.top is BLOCKED and f.is_plain),
          lambda f: f"a task's process computed: its processor is the limit, {NO_MORE}; more partitions on more cores, "
                    "or less computing, would help"),
     Rule(lambda f: f.top is BLOCKED or (f.top is BUSY and _one_by_one(f)),
