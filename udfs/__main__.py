@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 
 from ._errors.safe import safe_repr
+from ._observe.doctor.checks import examine
 from ._observe.doctor.findings import as_text, exit_status
 from ._observe.doctor.packages import PACKAGE, version_of
-from ._observe.doctor.probes import Examination, examine
 
 MOST_DIGITS = 9  # of a number of calls: a longer one is a typing error
 
@@ -59,9 +59,8 @@ def _write(text: str) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # also show a path with letters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
-    examination = Examination(options.capacity, with_job=not options.no_job)
     findings = []
-    for finding in examine(examination):
+    for finding in examine(options.capacity):
         findings.append(finding)
         if not options.json:
             _write(as_text(finding) + "\n")
@@ -79,13 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command")
     doctor = commands.add_parser(
         "doctor",
-        help="look whether Spark, Java and Python fit, and run a tiny job",
+        help="look whether Spark, Java and Python fit",
         description="One line for each thing that asyncudf needs, and the line that fixes what is wrong.",
         epilog="Exit status: 0 if all is right (warnings allowed), 1 if something fails.",
     )
     doctor.add_argument("--capacity", type=_positive, default=100, help="calls in flight in each task (default: 100)")
-    doctor.add_argument("--no-job", action="store_true", help="leave out the tiny job, which starts Spark")
-    doctor.add_argument("--json", action="store_true", help="print JSON, with all that a failed job has printed")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

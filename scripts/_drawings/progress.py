@@ -23,14 +23,13 @@ from .svg import svg
 
 __all__ = ("picture",)
 
-COLUMNS, FRAMES = 88, 16  # characters; pictures that are kept, the last one among them
+COLUMNS, FRAMES = 116, 16  # characters; pictures that are kept, the last one among them
 LINE, CHARACTER, MARGIN = 18, 7.3, 14  # pixels
 REST = 4.0  # seconds for which the end is shown
 
 STYLE = """
   .screen { fill: #0d1117 }
   text.line { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #e6edf3; white-space: pre }
-  .dim { fill: #9198a1 } .red { fill: #ff7b72 } .green { fill: #3fb950 } .bright_black { fill: #6e7681 }
   .frame { visibility: hidden }"""
 
 
@@ -45,7 +44,7 @@ class Recorder(displays.TerminalDisplay):
     """The display of a terminal, which keeps what it shows."""
 
     def __init__(self) -> None:
-        super().__init__(Console(file=io.StringIO(), width=COLUMNS, force_terminal=True, color_system="truecolor"))
+        super().__init__(Console(file=io.StringIO(), width=COLUMNS, force_terminal=True))
         self.frames: list[Frame] = []
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
@@ -97,18 +96,9 @@ def chosen(frames: list[Frame]) -> list[Frame]:
 
 
 def lines_of(text: Text) -> list[str]:
-    """Its lines, as text of an SVG in the colours of the terminal."""
-    found: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        spans = "".join(
-            f'<tspan class="{segment.style}">{html.escape(segment.text)}</tspan>'
-            if segment.style
-            else html.escape(segment.text)
-            for segment in line.render(Console(width=COLUMNS))
-            if segment.text.strip("\n")
-        )
-        found.append(f'<text class="line" x="{MARGIN}" y="{MARGIN + number * LINE - 6}">{spans}</text>')
-    return found
+    """Its lines, as text of an SVG."""
+    places = ((f"{MARGIN + number * LINE - 6}", line) for number, line in enumerate(text.plain.split("\n"), 1))
+    return [f'<text class="line" x="{MARGIN}" y="{y}">{html.escape(line)}</text>' for y, line in places]
 
 
 def picture() -> str:
@@ -128,7 +118,7 @@ def picture() -> str:
         text = " ".join(f"{share:.1f}% {{ visibility: {value} }}" for share, value in sorted(steps.items()))
         rules.append(f"  .f{number} {{ animation-name: f{number} }} @keyframes f{number} {{ {text} }}")
         lines += [f'<g class="frame f{number}">', *lines_of(frame.text), "</g>"]
-    told = html.escape(f"It ends with: {' '.join(frames[-1].text.plain.replace('━', '').split())}")
+    told = html.escape(f"It ends with: {' '.join(frames[-1].text.plain.split())}")
     height = 2 * MARGIN + LINE * max(len(frame.text.split("\n")) for frame in frames)
     width = 2 * MARGIN + CHARACTER * COLUMNS
     style = "\n".join([*rules, "  }\n"])

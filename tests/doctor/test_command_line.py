@@ -17,28 +17,27 @@ from asyncudf._observe.doctor.packages import version_of
 
 
 def findings_of(*findings: Finding):
-    return lambda examination: iter(findings)
+    return lambda capacity: iter(findings)
 
 
 @pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_exit_status_is_for_ci(monkeypatch, capsys, status, expected):
     """0 unless something fails, in words and in JSON."""
-    monkeypatch.setattr("asyncudf.__main__.examine", findings_of(Finding("java", status, "found", "fix", "detail")))
+    monkeypatch.setattr("asyncudf.__main__.examine", findings_of(Finding("java", status, "found", "fix")))
     assert main(["doctor"]) == expected
     assert capsys.readouterr().out.split() == [status, "java", "found", "->", "fix"]
     assert main(["doctor", "--json"]) == expected
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == ("fail" if expected else "ok")
-    assert told["findings"] == [{"name": "java", "status": status, "found": "found", "fix": "fix", "detail": "detail"}]
+    assert told["findings"] == [{"name": "java", "status": status, "found": "found", "fix": "fix"}]
 
 
 def test_the_command_line_reaches_the_checks(monkeypatch):
     seen = []
-    monkeypatch.setattr("asyncudf.__main__.examine", lambda examination: seen.append(examination) or iter(()))
-    main(["doctor", "--capacity", "7", "--no-job"])
+    monkeypatch.setattr("asyncudf.__main__.examine", lambda capacity: seen.append(capacity) or iter(()))
+    main(["doctor", "--capacity", "7"])
     main(["doctor"])
-    assert (seen[0].capacity, seen[0].with_job) == (7, False)
-    assert (seen[1].capacity, seen[1].with_job) == (100, True)
+    assert seen == [7, 100]
 
 
 def test_without_a_command_there_is_help(capsys):
@@ -67,7 +66,7 @@ def test_a_bad_number_is_named(capsys, value, told):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk, as Linux has it")
-@pytest.mark.parametrize("arguments", ["doctor --no-job", "--version"])
+@pytest.mark.parametrize("arguments", ["doctor", "--version"])
 def test_a_full_disk(arguments):
     """What was found cannot be told: one line says so, and no traceback, not even one of Python's end."""
     # Not all of asyncudf is imported, which brings Spark: the package here is empty but for its modules.
@@ -76,7 +75,7 @@ import sys, types
 package = sys.modules["asyncudf"] = types.ModuleType("asyncudf")
 package.__path__ = [{os.path.dirname(asyncudf.__file__)!r}]
 from asyncudf import __main__ as doctor
-doctor.examine = lambda examination: iter([doctor_finding])
+doctor.examine = lambda capacity: iter([doctor_finding])
 from asyncudf._observe.doctor.findings import Finding
 doctor_finding = Finding("java", "ok", "17")
 sys.exit(doctor.main({arguments.split()!r}))
@@ -119,9 +118,9 @@ def test_each_spelling_of_the_command_runs_before_the_imports_that_may_fail(tmp_
 
 
 def test_an_interrupt_ends_it_quietly(monkeypatch):
-    """The tiny job may take a while, and who is in a hurry needs no traceback."""
+    """A program that is started may take a while, and who is in a hurry needs no traceback."""
 
-    def interrupted(examination):
+    def interrupted(capacity):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("asyncudf.__main__.examine", interrupted)

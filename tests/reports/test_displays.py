@@ -70,18 +70,14 @@ def lines_of(shown: Snapshot, *, width: int = 100, is_over: bool = False) -> lis
 
 
 class TestTerminal:
-    def test_it_tells_of_each_function_in_two_lines(self) -> None:
-        assert lines_of(snapshot()) == [
-            "weather  " + "━" * 30 + "  62%  124,000 of ~200,000 rows  2,000 rows/s  0:38 left",
-            "         40 calls in flight  12 errors  1 retry  p50 48 ms  p95 1.2 s",
-            "4 of 8 tasks, 1:02",
-        ]
+    def test_each_function_has_a_line_and_the_tasks_have_one(self) -> None:
+        line = "weather: 62%, 124,000 of ~200,000 rows, 2,000 rows/s, 0:38 left, 40 calls in flight, 12 errors, 1 retry"
+        assert lines_of(snapshot(), width=len(line)) == [line, "4 of 8 tasks, 1:02"]
 
     def test_in_the_end_it_tells_what_was_done(self) -> None:
         over = figures(tasks={"succeeded": 8, "stopped": 0, "running": 0, "failed": 1, "lost": 0})
-        assert lines_of(snapshot(over, done=8), is_over=True) == [
-            "weather  " + "━" * 30 + "  100%  124,000 rows  2,000 rows/s  in 1:02",
-            "         12 errors  1 retry  p50 48 ms  p95 1.2 s  1 failed task",
+        assert lines_of(snapshot(over, done=8), width=120, is_over=True) == [
+            "weather: 124,000 rows, 2,000 rows/s, in 1:02, 12 errors, 1 retry, p50 48 ms, p95 1.2 s, 1 failed task",
             "8 of 8 tasks, 1:02",
         ]
 
@@ -89,31 +85,19 @@ class TestTerminal:
     def test_no_line_is_broken_however_narrow_it_is(self, width: int) -> None:
         long = figures(function="a_function_with_a_very_long_name_that_nobody_shortened")
         told = lines_of(snapshot(long, figures()), width=width)
-        assert len(told) == 5
+        assert len(told) == 3
         assert all(len(line) <= width for line in told)
-
-    def test_what_matters_most_stays_where_it_is_narrow(self) -> None:
-        assert lines_of(snapshot(), width=40)[0] == "weather  62%  0:38 left"
-        assert lines_of(snapshot(), width=60)[0] == "weather  62%  124,000 of ~200,000 rows  0:38 left"
-
-    def test_functions_stand_in_columns(self) -> None:
-        slow = figures(function="天気", rows=900, errors={}, retries=0)
-        first, _, second, *_ = lines_of(snapshot(figures(), slow))
-        assert [first.index(part) for part in ("━", "%", " rows ", "rows/s")] == [
-            2 + second.index(part) for part in ("━", "%", " rows ", "rows/s")
-        ]
 
     def test_names_cannot_move_the_cursor_or_use_markup(self) -> None:
         first, *_ = lines_of(snapshot(figures(function="\x1b[31m[bold]f")))
-        assert first.startswith("?[31m[bold]f ")
+        assert first.startswith("?[31m[bold]f: ")
 
     def test_before_anything_is_known_it_pretends_nothing(self) -> None:
         none = {"rows": 0, "in_flight": 0}
         unknown = figures(rows=0, began=162.0, errors={}, retries=0, latency={"p50": None, "p95": None}, running=none)
         told = lines_of(Snapshot([unknown], 0, None, 62.0))
-        assert told == [
-            "weather  0 rows  ? rows/s  ? left", "         0 calls in flight  0 errors  0 retries", "0 tasks, 1:02",
-        ]  # fmt: skip
+        line = "weather: 0 rows, ? rows/s, ? left, 0 calls in flight, 0 errors, 0 retries"
+        assert told == [line, "0 tasks, 1:02"]
 
     def test_it_is_redrawn_ten_times_a_second_at_most(self) -> None:
         stream = Terminal()
@@ -144,19 +128,10 @@ class TestTerminal:
         assert "weather" in after
         assert file.getvalue() == "own words\n"
 
-    def test_without_color_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And what is done of the bar can be told from the rest nevertheless."""
-        monkeypatch.setenv("NO_COLOR", "1")
-        stream = Terminal()
-        progress_display(stream).show(snapshot())
-        assert "━" * 18 + "─" * 12 in stream.getvalue()
-        assert "\x1b[3" not in stream.getvalue()
-
     @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
     def test_a_terminal_without_unicode_gets_what_it_can_show(self, encoding: str) -> None:
         stream = Terminal(encoding)
         progress_display(stream).show(snapshot(figures(function="größe天")))
-        assert "#" * 18 in stream.getvalue().replace("\x1b[32m", "").replace("\x1b[90m", "")
         assert "124,000 of ~200,000" in stream.getvalue()
 
 

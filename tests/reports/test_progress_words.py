@@ -21,7 +21,7 @@ ONE = Progress(
 )
 def test_what_went_wrong_is_counted(number: int, words: list[str]) -> None:
     """1 retry, 2 retries."""
-    told = [text for text, _ in details(dataclasses.replace(ONE, errors=number, retries=number, failed_tasks=number))]
+    told = details(dataclasses.replace(ONE, errors=number, retries=number, failed_tasks=number))
     assert told == ["1 call in flight", *words]
 
 
@@ -47,4 +47,4 @@ def test_a_sink_has_written_its_rows() -> None:
     """Those that failed, or were acknowledged before, are not among them, and yet the rows add up."""
     one = dataclasses.replace(ONE, rows=10, expected=20, is_estimated=True, sink=SinkRows(7, 1, 2, 0))
     assert heading(one)[0] == "10 of ~20 rows"
-    assert details(one)[0] == ("7 written, 1 failed, 2 acknowledged before", False)
+    assert details(one)[0] == "7 written, 1 failed, 2 acknowledged before"

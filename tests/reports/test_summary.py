@@ -49,9 +49,8 @@ def test_what_a_run_did() -> None:
         "  errors    31 attempts with ConnectionError, 2 attempts with ValueError",
         "  failed    2 task attempts, which made 311 calls in 4.2 s (2 attempts with ValueError)",
         "  time      calls busy 93%, input 5%",
-        "  verdict   93% of the time all 20 slots of a task were busy and calls took 48 ms: the service or",
-        "            capacity is the limit; try capacity=40: if calls then take longer, the service is the",
-        "            limit (likely)",
+        "  verdict   93% of the time all slots of a task were busy and calls took 48 ms; try capacity=40: if",
+        "            calls then take longer, the service is the limit (likely)",
     ]
 
 

@@ -51,7 +51,10 @@ def test_a_slow_map_in_pandas_before_it(spark, door):
     job(at_once)  # the workers are there
     slow, verdict = (function := job(slowly)), function["verdict"]
     assert verdict["state"] == "input"
-    assert "is the limit, and more capacity changes nothing; more partitions on more cores" in verdict["text"]
+    assert (
+        "no rows came: the query or function before is the limit; more partitions, or less work there, would"
+        in verdict["text"]
+    )
     promised = int(re.search(r"save at most (\d+)%", verdict["text"])[1]) / 100
     quick = job(at_once)
     assert 1 - quick["seconds"] / slow["seconds"] == pytest.approx(promised, rel=1 / 3)
@@ -72,7 +75,7 @@ def test_what_has_ended_a_job_comes_first(spark):
         spark.range(0, ROWS, 1, 2).select(rejecting("id")).collect()
     (function,) = run.metrics["functions"]
     assert (function["given_up"], function["failed_attempts"]["ended_by"]) == (1, {"max_failures": 1})
-    assert function["verdict"]["text"].startswith("max_failures=20 ended the job: more rows failed than it allows")
+    assert function["verdict"]["text"].startswith("max_failures=20 ended the job (mostly ValueError); first look why")
 
 
 def test_of_several_limits_the_one_that_binds_is_named(spark):
@@ -83,4 +86,4 @@ def test_of_several_limits_the_one_that_binds_is_named(spark):
     waited, slowest = function["limit_seconds"], 'RateLimit(1_200, per="minute")'
     assert {*waited} == {"job_capacity", "RateLimit(100)", slowest, 'RateLimit(500, scope="task")'}
     assert waited[slowest] > sum(waited.values()) / 2
-    assert f"of that for {slowest}" in function["verdict"]["text"]
+    assert f"calls waited for {slowest}: what you allow is the limit" in function["verdict"]["text"]

@@ -22,11 +22,6 @@ WRONG = (Exception, SystemExit)  # what a display may raise; an interrupt is the
 REDRAWN = 0.1  # seconds between two pictures in a terminal, at least
 UPDATED = 0.5  # and in a notebook, where each goes through the browser
 LOGGED = 10.0  # and between two lines about a function in a log
-# The line about a function, from wide terminals to narrow ones: the width of the bar, and which of share, rows, speed
-# and time left are shown.
-LAYOUTS = (
-    (30, (0, 1, 2, 3)), (20, (0, 1, 2, 3)), (10, (0, 1, 2, 3)), (0, (0, 1, 2, 3)), (0, (0, 1, 3)), (0, (0, 3)),
-)  # fmt: skip
 
 
 def progress_display(stream: TextIO | None = None) -> SafeDisplay:
@@ -130,7 +125,7 @@ class Display(ABC):
 
 
 class TerminalDisplay(Display):
-    """Redraws a few lines below what the program prints."""
+    """Redraws the line of each function, and one of the tasks, below what the program prints."""
 
     # Drawn here and not by rich's own thread: an error in that would be printed, and end nothing.
 
@@ -157,48 +152,8 @@ class TerminalDisplay(Display):
     def _picture(self, functions: Sequence[Progress], snapshot: Snapshot) -> Text:
         from rich.text import Text
 
-        titles = [Text(printable(one.label, self._console.encoding)) for one in functions]
-        indent = min(max((title.cell_len for title in titles), default=0), max(8, self._console.width // 4))
-        for title in titles:
-            title.truncate(indent, pad=True, overflow="crop")
-        pairs = zip(self._first_lines(titles, functions), functions, strict=True)
-        lines = [line for first, one in pairs for line in (first, self._second_line(indent, one))]
-        return Text("\n", no_wrap=True, overflow="crop").join([*lines, Text(tasks(snapshot), "dim")])
-
-    def _first_lines(self, titles: Sequence[Text], functions: Sequence[Progress]) -> list[Text]:
-        """What follows the names, in columns: as much as there is room for."""
-        from rich.text import Text
-
-        cells = [("" if one.share is None else f"{int(one.share * 100)}%", *heading(one)) for one in functions]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines: list[Text] = []
-        for bar, columns in LAYOUTS:
-            lines = []
-            for title, one, words in zip(titles, functions, cells, strict=True):
-                bars = [self._bar(one.share, bar)] if bar and widths[0] else []
-                texts = [Text(words[column].rjust(widths[column])) for column in columns if widths[column]]
-                lines.append(Text("  ").join([title, *bars, *texts]))
-            if all(line.cell_len <= self._console.width for line in lines):
-                break
-        return lines
-
-    def _second_line(self, indent: int, one: Progress) -> Text:
-        from rich.text import Text
-
-        text = Text(" " * indent)
-        for words, is_bad in details(one):
-            if text.cell_len + 2 + len(words) <= self._console.width:
-                text.append("  ").append(words, "red" if is_bad else "dim")
-        return text
-
-    def _bar(self, share: float | None, width: int) -> Text:
-        from rich.text import Text
-
-        if share is None:
-            return Text(" " * width)
-        done, has_colors = int(share * width), self._console.color_system and not self._console.no_color
-        full, rest = ("#", "-") if self._console.options.ascii_only else ("━", "━" if has_colors else "─")
-        return Text(full * done, "green").append(rest * (width - done), "bright_black")
+        lines = [*(printable(line(one), self._console.encoding) for one in functions), tasks(snapshot)]
+        return Text("\n".join(lines), no_wrap=True, overflow="crop")
 
     def give_up(self) -> None:
         self._live.stop()
@@ -226,7 +181,7 @@ class NotebookDisplay(Display):
 
 def _table_row(one: Progress) -> str:
     value, share = ("", "") if one.share is None else (f' value="{one.share:.3f}"', f"{int(one.share * 100)}%")
-    words = [share, *heading(one), *(words for words, _ in details(one))]
+    words = [share, *heading(one), *details(one)]
     cells = "".join(f'<td style="text-align: left">{html.escape(word)}</td>' for word in words)
     return (
         f'<tr><th style="text-align: left">{html.escape(printable(one.label, "utf-8"))}</th>'

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._errors.figures import amount_, noun, things
+from ..._errors.figures import amount_, noun, seconds, things
 from ..._errors.safe import which_errors
 from ..function_metrics import SinkRows
 from .function_figures import spent_of
@@ -194,7 +194,7 @@ def printable(text: str, encoding: str) -> str:
 def line(one: Progress) -> str:
     """All in one line."""
     share = [] if one.share is None or one.took is not None else [f"{int(one.share * 100)}%"]
-    return f"{one.label}: " + ", ".join([*share, *heading(one), *(words for words, _ in details(one))])
+    return f"{one.label}: " + ", ".join([*share, *heading(one), *details(one)])
 
 
 def heading(one: Progress) -> tuple[str, str, str]:
@@ -205,20 +205,19 @@ def heading(one: Progress) -> tuple[str, str, str]:
     return f"{one.rows:,}{of} {noun(one.expected if one.is_estimated else one.rows, 'row')}", f"{rate} rows/s", left
 
 
-def details(one: Progress) -> list[tuple[str, bool]]:
-    """More words, and whether each names something that went wrong."""
-    words = [] if one.sink is None else [(one.sink.words, False)]
+def details(one: Progress) -> list[str]:
+    """More words."""
+    words = [] if one.sink is None else [one.sink.words]
     if one.took is None:
-        words.append((f"{things(one.in_flight, 'call')} in flight", False))
+        words.append(f"{things(one.in_flight, 'call')} in flight")
     which = f" ({one.which_errors})" if one.which_errors else ""
-    words.append((f"{things(one.errors, 'error')}{which}", one.errors > 0))
-    words.append((things(one.retries, "retry", "retries"), False))
+    words += [f"{things(one.errors, 'error')}{which}", things(one.retries, "retry", "retries")]
     if one.p50 is not None and one.p95 is not None:
-        words += [(f"p50 {_short(one.p50)}", False), (f"p95 {_short(one.p95)}", False)]
+        words += [f"p50 {seconds(one.p50)}", f"p95 {seconds(one.p95)}"]
     if one.spent:
-        words.append((f"spent {one.spent}", False))
+        words.append(f"spent {one.spent}")
     if one.failed_tasks:
-        words.append((things(one.failed_tasks, "failed task"), True))
+        words.append(things(one.failed_tasks, "failed task"))
     return words
 
 
@@ -229,17 +228,9 @@ def tasks(snapshot: Snapshot) -> str:
     return f"{snapshot.tasks_done:,}{total} {named}, {_clock(snapshot.seconds)}"
 
 
-def _clock(seconds: float | None) -> str:
+def _clock(span: float | None) -> str:
     """`0:09`, `1:02:33`, and `?` if it is not known."""
-    if seconds is None or seconds > 1e7:
+    if span is None or span > 1e7:
         return "?"
-    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    minutes, rest = divmod(round(max(0.0, span)), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _short(seconds: float) -> str:
-    if seconds >= 9.95:
-        return f"{seconds:,.0f} s"
-    if seconds >= 0.9995:
-        return f"{seconds:.1f} s"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.00995 else f"{seconds * 1000:.2g} ms"

@@ -21,7 +21,7 @@ from ..._errors.exceptions import OptionError
 from ..._errors.safe import presentable
 from ..function_metrics import SinkRows, counted
 from ..time_account import State
-from .function_figures import spent_of, throughput_of, unsettled_of
+from .function_figures import FunctionFigures, spent_of, unsettled_of
 from .summary import unsettled_text
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
@@ -215,7 +215,7 @@ def _round_up(value: float) -> float:
 
 
 CURVES = 12  # tasks whose course is drawn
-LABELLED = 24  # tasks that have a line of their own in the account of time
+LABELLED = 24  # tasks whose account of time is drawn
 LONGEST_TEXT = 1000  # characters of a message or an option
 OPTION = re.compile(r'\b([a-z_]+=(?:"[^"]*"|\w+(?:\.\d+)?))')
 # Control characters but tab and line break, and those that set a direction for what follows.
@@ -280,7 +280,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         curves_of=curves_of,
         histogram_of=histogram_of,
         segments_of=segments_of,
-        throughput_of=throughput_of,
+        rate_of=lambda function: FunctionFigures(function).rate,
         words=figures,
         short=_short,
         states={state.name.lower(): (state.value, MEANINGS[state]) for state in State},

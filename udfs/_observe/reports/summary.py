@@ -48,9 +48,8 @@ def _tasks(function: Mapping[str, Any]) -> str:
 def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Titles, and what is to be said of them; only where there is something."""
     figures = FunctionFigures(function)
-    wall = figures.wall
     if figures.tasks:
-        speed = f", {rate(figures.count('rows') / wall)}" if wall else ""
+        speed = "" if figures.rate is None else f", {rate(figures.rate)}"
         yield "rows", f"{count(figures.count('rows'))} in, {_given(figures)}{speed}"
     if figures.count("calls") or (figures.tasks and figures.peak):
         yield "calls", _calls(figures)
@@ -134,5 +133,5 @@ def _time(figures: FunctionFigures) -> str:
 
 
 def _verdict(function: Mapping[str, Any]) -> str:
-    found = function.get("verdict") or verdict(function).to_plain()
+    found = function.get("verdict") or verdict(function)._asdict()
     return f"{presentable(found['text'])} ({found['sureness']})"

@@ -124,7 +124,7 @@ class Run:
         began = self._began or 0.0
         seconds = 0.0 if self._began is None else (self._ended or time.monotonic()) - self._since
         for function in functions:
-            function["verdict"] = verdict(function, seconds).to_plain()
+            function["verdict"] = verdict(function, seconds)._asdict()
         return {"began": began, "seconds": seconds, "is_over": self._ended is not None, "functions": functions}
 
     def summary(self) -> str:
