@@ -63,7 +63,7 @@ if _find_spec("pyspark") is None:
 from asyncudf.queues._public import publish as _publish
 
 from ._api.decorator import AsyncUDF, async_pandas_udf
-from ._api.dry_run import dry_run
+from ._api.dry_run import DryRun, dry_run
 from ._api.lookup_table import LookupTable
 from ._api.monitor import Run, monitor
 from ._api.sinks import async_sink, sink_source, stream_sink
@@ -79,7 +79,6 @@ from ._policies.options import OutputMode
 from ._policies.rate_limit import RateLimit
 from ._policies.retry import RetryStrategy
 from ._policies.watermarks import WatermarkStrategy
-from ._reports.dry_run import DryRun
 from ._reports.sink_report import SinkError, SinkReport
 from ._spark.shipping import ship
 from ._stores.base import ResultStore

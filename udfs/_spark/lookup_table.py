@@ -25,9 +25,9 @@ from .._functions.signature import FunctionSpec
 from .._policies.checks import unknown_name
 from .._policies.options import Options
 from .._text.safe import safe_repr
-from ._compat import VariantType, condition_of, setting
+from ._compat import condition_of, setting
 from .planner import plan_function
-from .schemas import as_nullable, joined_schema, result_fields
+from .schemas import as_nullable, is_comparable, joined_schema, result_fields
 
 WAVE = "wave"  # the column that tells the batches apart
 FILE_FORMATS = ("parquet", "orc", "avro")  # folders of files, without transactions
@@ -227,7 +227,7 @@ def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -
     _check_columns(df, columns)
     keys = df.select(key_of(columns))
     for field in keys.select(f"{KEY}.*").schema.fields:
-        if _has_no_order(field.dataType):
+        if not is_comparable(field.dataType):
             raise FunctionError(
                 f"column {field.name!r}, a {field.dataType.simpleString()}, cannot be looked up: Spark compares "
                 "none; make it an array of structs, or a text with to_json(...)"
@@ -252,15 +252,6 @@ def _check_columns(df: DataFrame, columns: Sequence[str]) -> None:
 def key_of(columns: Sequence[str]) -> Any:
     """The arguments in these columns, as the one column of the table."""
     return sf.struct(*(sf.col(quoted(column)).alias(column) for column in columns)).alias(KEY)
-
-
-def _has_no_order(data_type: spark.DataType) -> bool:
-    match data_type:
-        case spark.ArrayType():
-            return _has_no_order(data_type.elementType)
-        case spark.StructType():
-            return any(_has_no_order(field.dataType) for field in data_type.fields)
-    return isinstance(data_type, (spark.MapType, VariantType))
 
 
 def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:

@@ -130,11 +130,6 @@ class TableTask:
         return TableRun(self, analyzed)
 
 
-def table_arguments(analyzed: Any) -> tuple[str, ...] | None:
-    """The names of the columns that a mention reads, by the result of its planning; None if it was another's."""
-    return analyzed.names if isinstance(analyzed, Analyzed) else None
-
-
 def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
     if argument.isTable or not isinstance(argument.value, str):
         raise FunctionError(
