@@ -28,6 +28,7 @@ from asyncudf import (
     RateLimit,
     ResultStore,
     async_pandas_udf,
+    dry_run,
     ordered_wait,
     unordered_wait,
 )
@@ -149,6 +150,7 @@ ENTRY_POINTS = {
     "LookupTable": EntryPoint(
         LookupTable.__init__, CallOptions, lambda **options: LookupTable(SESSION, "t", call, "x", **options)
     ),
+    "dry_run": EntryPoint(dry_run, CallOptions, lambda **options: dry_run(TABLE, call, "x", **options)),
     "run_rows": EntryPoint(run_rows, CallOptions, lambda **options: run_rows(call, [1], **options)),
     "OperatorHarness": EntryPoint(
         OperatorHarness.__init__, FunctionOptions, lambda **options: OperatorHarness(call, **options)

@@ -122,9 +122,9 @@ def dry_run(
             "dry_run takes the DataFrame before the function is applied, the function, and its columns: "
             "dry_run(df, function, 'city')"
         )
+    udf = udf_of(function, None, options)
     if df.isStreaming:
         raise OptionError("dry_run counts the rows of a DataFrame that ends, and this one is streaming")
-    udf = udf_of(function, None, options)
     spec, checked = udf.spec, udf.options
     skips_nulls = checked.on_null_input is OnNullInput.NULL
     found = count_rows(df, spec, columns, skips_nulls=skips_nulls, approximate=counting == "approximate")
