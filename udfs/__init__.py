@@ -71,13 +71,13 @@ from ._api.stream import AsyncStream, ordered_wait, unordered_wait
 from ._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, FunctionError, OptionError, ResultError
 from ._functions.async_function import AsyncFunction, ResultFuture, RuntimeContext
 from ._functions.process_function import Collector, ProcessContext, ProcessFunction
-from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from ._policies.budget import Budget
 from ._policies.capacity import AdaptiveCapacity
 from ._policies.circuit_breaker import CircuitBreaker
 from ._policies.options import OutputMode
 from ._policies.rate_limit import RateLimit
 from ._policies.retry import RetryStrategy
+from ._policies.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from ._policies.watermarks import WatermarkStrategy
 from ._reports.sink_report import SinkError, SinkReport
 from ._spark.shipping import ship

@@ -282,6 +282,8 @@ def chains(df: DataFrame) -> None:
         assert_type(stream.flat_map(lambda row: [row, row]), AsyncStream)
         assert_type(stream.map(lambda row: Weather(1.5, row["city"]), Weather), AsyncStream)
         assert_type(stream.process(Checked(), returnType=StructType().add("city", "string")), AsyncStream)
+        assert_type(stream.process(Checked(), output_tags=REJECTS), AsyncStream)
+        assert_type(stream.ordered_wait(bare, output_tags=[REJECTS]), AsyncStream)
         assert_type(stream.branch().union(stream, stream.branch()), AsyncStream)
         assert_type(stream.side_output(REJECTS), AsyncStream)
         assert_type(stream.side_output(DEAD_LETTERS), AsyncStream)

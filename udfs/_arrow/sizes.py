@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._functions.side_outputs import SideRecord
+from .._policies.side_outputs import SideRecord
 
 NUMBER_BYTES = 32  # bytes
 OTHER_BYTES = 104  # of a moment, a day, a decimal: the largest of them

@@ -24,11 +24,11 @@ from .._errors.http import Refusal
 from .._errors.task_faults import OF_LOOPS
 from .._errors.traces import forget_frames
 from .._functions.async_function import Results
-from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec
 from .._policies.failure import Failure
 from .._policies.options import Options
 from .._policies.retry import EndedAttempt
+from .._policies.side_outputs import SideRecord
 from .deadlines import ROUNDING, Deadlines
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import CallCounts, ErrorPolicy, Outcome, ResultChecker, Validate, usual_error

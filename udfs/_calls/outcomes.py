@@ -20,10 +20,10 @@ from .._errors.records import (
     task_error,
 )
 from .._functions.async_function import CURRENT_CALL, CallState, Results
-from .._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .._metrics.counters import TaskCounters
 from .._policies.failure import Failure
 from .._policies.options import OnError, Options
+from .._policies.side_outputs import DEAD_LETTERS, SideRecord
 from .._text.safe import type_name
 from .invokers import Invoker
 from .row import Call, JointAttempt

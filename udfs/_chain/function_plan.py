@@ -18,9 +18,9 @@ from .._calls.invokers import with_own_arguments
 from .._coordination.client import CoordinatorConfig
 from .._errors.type_mismatch import check_awaited
 from .._functions.key_names import check_key_name, defaults_of, key_name
-from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
 from .._policies.options import OnError, Options
+from .._policies.side_outputs import SideRecord
 from .._stores.keys import ResultKeys
 
 
@@ -55,7 +55,7 @@ class FunctionPlan:
     def weigh(self) -> Callable[[Any], int] | None:
         """Estimates the bytes of a result; None where they are few, or the same for all."""
         spec = self.spec
-        if self.declared is None or spec.many_results or spec.context_parameter is not None:
+        if self.declared is None or spec.many_results or self.options.output_tags:
             return estimated_size
         weigh = size_estimate(self.declared)
         # Error records, dead letters and objects that are not converted are not of the declared type.

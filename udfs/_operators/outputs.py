@@ -13,7 +13,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 
 from .._calls.invokers import copied
 from .._functions.process_function import Collector, WatermarkGauge
-from .._functions.side_outputs import OutputTag, SideRecord
+from .._policies.side_outputs import OutputTag, SideRecord
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 

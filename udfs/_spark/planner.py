@@ -25,6 +25,7 @@ from .._functions.annotations import UnknownTypeError
 from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
 from .._functions.signature import FunctionSpec
 from .._policies.options import OnError, Options
+from .._policies.side_outputs import OutputTag
 from .._policies.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
 from .._text.safe import safe_repr
@@ -228,7 +229,14 @@ def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Reda
     return StreamNode(FilterFactory(name, function, redact), (parent,), parent.layout, parent.schema)
 
 
-def process_node(parent: StreamNode, method: str, function: Any, returns: Any, redact: Redact | None) -> StreamNode:
+def process_node(
+    parent: StreamNode,
+    method: str,
+    function: Any,
+    returns: Any,
+    tags: tuple[OutputTag, ...],
+    redact: Redact | None,
+) -> StreamNode:
     """The rows that a plain function makes of each row; with the same columns unless `returns` names others."""
     if method == "process":
         name = process_function(function)
@@ -239,7 +247,7 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
     check_function_picklable(name, function or process)
     parent.layout.whole()
     schema, group = rows_type(parent.schema if returns is None else returns, name)
-    factory = ProcessFactory(name, process, group, function is None, redact)
+    factory = ProcessFactory(name, process, group, tags, redact)
     return StreamNode(factory, (parent,), RowLayout.of_new_rows(group), schema)
 
 

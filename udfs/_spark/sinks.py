@@ -20,11 +20,11 @@ from .._chain.chain import Chain, SourceReader
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
 from .._chain.results import ERROR_GROUP, ResultPlan, are_ambiguous
-from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._loop.bridge import pipe
 from .._metrics.function_metrics import FunctionMetrics, SinkRows
 from .._policies.options import Options
+from .._policies.side_outputs import DEAD_LETTERS
 from .._text.safe import named_error
 from .coordinators import coordinator_config
 from .evaluations import ChainTask
@@ -206,8 +206,8 @@ def sink_task(
         (name, pa.null() if one is None else stored_type(one))
         for name, one in zip(letters.names, arrow_types, strict=True)
     ]
-    result = ResultPlan(node, DEAD_LETTERS, False, letters, pa.struct(fields), ERROR_GROUP.arrow_type)
-    return SinkTask(ChainPlan((source, node)), (result,), "timestamp", uuid.uuid4().hex, report_spec=report_spec)
+    result = ResultPlan(node, DEAD_LETTERS, letters, pa.struct(fields), ERROR_GROUP.arrow_type)
+    return SinkTask(ChainPlan((source, node)), (result,), uuid.uuid4().hex, report_spec=report_spec)
 
 
 def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[SinkFigures, DataFrame]:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +28,12 @@ from .._chain.plan import ChainPlan
 from .._chain.results import SingleOutput
 from .._errors.exceptions import AsyncUDFError
 from .._errors.traces import trace_of
-from .._functions.side_outputs import SideTypes
 from .._loop.bridge import Bridge, SparkSide
 from .._loop.event_loops import new_event_loop
 from .._metrics.time_account import SparkThread
 from .._operators.input import InputElement
 from .._operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
+from .._policies.side_outputs import SideTypes
 from .monitoring.task_report import TaskReport, TaskReportSpec
 
 Emit = Callable[[Any], None]
@@ -46,7 +47,7 @@ def start_bridge(
     outputs_of: Callable[[asyncio.AbstractEventLoop, Emit], ResultOutputs],
     nothing: Callable[[], Any],
     report_spec: TaskReportSpec,
-    side_types: SideTypes = lambda tag: None,
+    side_types: SideTypes = MappingProxyType({}),
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
 ) -> Bridge[Iterable[InputElement], Any]:
