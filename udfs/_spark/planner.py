@@ -239,12 +239,11 @@ def process_node(
 ) -> StreamNode:
     """The rows that a plain function makes of each row; with the same columns unless `returns` names others."""
     if method == "process":
-        name = process_function(function)
-        process, function = function, None
+        name, process = process_function(function), function
     else:
         name = plain_function(function, method)
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
-    check_function_picklable(name, function or process)
+    check_function_picklable(name, function)
     parent.layout.whole()
     schema, group = rows_type(parent.schema if returns is None else returns, name)
     factory = ProcessFactory(name, process, group, tags, redact)

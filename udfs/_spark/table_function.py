@@ -104,8 +104,6 @@ class TableTask:
         # the task, whose error says how to bring the library. Spark passes arguments by their names in the query: those
         # of the function's parameters, and any for the table.
         class Handler:
-            table_task = task
-
             def __init__(self, analyzed: Any) -> None:
                 self.run = task.run(analyzed)
 
