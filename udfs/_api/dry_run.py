@@ -33,7 +33,7 @@ class DryRun:
         function: the function's name.
         columns: the names of the columns that it reads.
         rows: of the DataFrame.
-        distinct: how many distinct arguments these rows have; None if Spark cannot compare them, such as maps.
+        distinct: arguments that differ, among the rows that make a call; None if Spark cannot compare them, as maps.
         calls: how many calls to expect: one for each row, or with a `store=` one for each distinct argument, as if the
             store were empty and all tasks shared it; for a vectorized function as many as fill its batches.
         calls_at_most: one for each row, without rows that make no call (`on_null_input`).

@@ -6,6 +6,7 @@ They are at a path or in a table of the catalog, by Spark's own reader and write
 from __future__ import annotations
 
 import math
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -237,7 +238,7 @@ class ResultTable:
         Returns how many were called, failed, or are unpaid: these are left out, or they would count as failed until
         their `error_ttl` is over.
         """
-        seen, wave = Observation(), uuid.uuid4().hex
+        seen, wave = Observation(), f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}"
         value, error = (sf.col(OUTCOME).getField(name) for name in ("value", "error"))
         rows = df.select(key_of(self._columns), value.alias(RESULT), error.alias(ERROR))
         unpaid = sf.col(ERROR).getField("type").eqNullSafe(BudgetSpentError.__name__)

@@ -15,14 +15,10 @@ from .schemas import arguments, check_source, column_names, is_comparable
 
 
 class RowCounts(NamedTuple):
-    """What a function would read.
+    """What a function would read: its columns, all rows, those that make a call, and the distinct arguments of these.
 
-    Attributes:
-        columns: the names of the columns that the function reads.
-        rows: of the DataFrame.
-        called: rows that make a call.
-        distinct: arguments of these; None if Spark cannot compare them, such as maps.
-        tasks: how many run at a time; over Spark Connect, which does not tell the cores, one for each partition.
+    `distinct` is None if Spark cannot compare them. `tasks` run at a time; over Spark Connect, which does not tell the
+    cores, one for each partition.
     """
 
     columns: tuple[str, ...]
