@@ -91,27 +91,6 @@ class Evaluation:
         return frame if self.schema.names == self.names else frame.toDF(*self.names)
 
 
-def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latency_interval: float | None) -> Evaluation:
-    """The evaluation that gives these results.
-
-    Raises:
-        FunctionError: there are several results, and a column of one has a type that Arrow does not know.
-    """
-    nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
-    plan = ChainPlan(nodes, any(r.node is nodes[0] for r in results), object_reuse, latency_interval)
-    task = ChainTask(plan, tuple(results), uuid.uuid4().hex)
-    numbers = {result: number for number, result in enumerate(results)}
-    if len(results) == 1:
-        schema = results[0].schema
-        return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
-    tagged_union = spark.StructType().add("result", "integer")
-    for result, number in numbers.items():
-        for field in result.schema.fields:
-            arrow_type(field.dataType, f"column {field.name!r}")
-        tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-    return Evaluation(task, tagged_union, tagged_union.names, numbers)
-
-
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
@@ -246,9 +225,26 @@ class StreamSource:
         evaluated, numbers = self.persisted.evaluated[self, node]
         return result_frame(evaluated, numbers[result], result)
 
-    def plan(self, results: list[ResultPlan]) -> Evaluation:
-        """The evaluation that gives these results."""
-        return plan_evaluation(results, object_reuse=self.object_reuse, latency_interval=self.latency_interval)
+    def plan(self, results: Sequence[ResultPlan]) -> Evaluation:
+        """The evaluation that gives these results.
+
+        Raises:
+            FunctionError: there are several results, and a column of one has a type that Arrow does not know.
+        """
+        nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
+        is_source_read = any(result.node is nodes[0] for result in results)
+        plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
+        task = ChainTask(plan, tuple(results), uuid.uuid4().hex)
+        numbers = {result: number for number, result in enumerate(results)}
+        if len(results) == 1:
+            schema = results[0].schema
+            return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
+        tagged_union = spark.StructType().add("result", "integer")
+        for result, number in numbers.items():
+            for field in result.schema.fields:
+                arrow_type(field.dataType, f"column {field.name!r}")
+            tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
+        return Evaluation(task, tagged_union, tagged_union.names, numbers)
 
     def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
         """That evaluation over `df`."""
