@@ -34,7 +34,7 @@ start_fast()  # many short queries, and programs with a Spark of their own
 LONGEST = [
     "standalone", "connect", "spark/test_examples", "spark/test_pages", "spark/test_resume", "spark/test_limits_faults",
     "spark/test_coordinator", "spark/test_lookup_table", "spark/test_stopping",
-    "spark/test_dry_run", "spark/test_sinks",
+    "spark/test_sinks",
 ]  # fmt: skip
 
 

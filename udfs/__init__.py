@@ -80,10 +80,9 @@ from ._limits.adaptive_capacity import AdaptiveCapacity
 from ._limits.budget import Budget
 from ._limits.circuit_breaker import CircuitBreaker
 from ._limits.rate_limit import RateLimit
-from ._observe.reports.dry_run import DryRun
 from ._observe.reports.sink_report import SinkError, SinkReport
 from ._spark.api.decorator import AsyncUDF, async_pandas_udf
-from ._spark.api.dry_run import dry_run
+from ._spark.api.dry_run import DryRun, dry_run
 from ._spark.api.lookup_table import LookupTable
 from ._spark.api.monitor import Run, monitor
 from ._spark.api.sinks import async_sink, sink_source, stream_sink

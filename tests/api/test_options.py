@@ -28,6 +28,7 @@ from asyncudf import (
     RateLimit,
     ResultStore,
     async_pandas_udf,
+    dry_run,
     ordered_wait,
     unordered_wait,
 )
@@ -65,6 +66,7 @@ BAD: dict[str, Any] = {
     "batch_weight": 1.5,
     "max_batch_weight": 0,
     "split_failed": "yes",
+    "output_tags": "rejects",
     "resources": 5,
     "deterministic": "yes",
     "loop": "trio",
@@ -149,6 +151,7 @@ ENTRY_POINTS = {
     "LookupTable": EntryPoint(
         LookupTable.__init__, CallOptions, lambda **options: LookupTable(SESSION, "t", call, "x", **options)
     ),
+    "dry_run": EntryPoint(dry_run, CallOptions, lambda **options: dry_run(TABLE, call, "x", **options)),
     "run_rows": EntryPoint(run_rows, CallOptions, lambda **options: run_rows(call, [1], **options)),
     "OperatorHarness": EntryPoint(
         OperatorHarness.__init__, FunctionOptions, lambda **options: OperatorHarness(call, **options)

@@ -40,6 +40,20 @@ MENTIONS = {
 }
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("query", MENTIONS)
+def test_the_calls_of_the_page_are_made(spark, journal, query, deterministic):
+    @async_pandas_udf("a int, b int", deterministic=deterministic)
+    async def f(id: int):
+        journal.write("called", id)
+        return {"a": id, "b": id % 10}
+
+    spark.udf.register("f", f)
+    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("t")
+    spark.sql(query).collect()
+    assert len(journal) == MENTIONS[query][deterministic]
+
+
 @pytest.mark.parametrize(
     "query", ["f(id).a FROM t WHERE f(id).b > 0", "r.a FROM (SELECT f(id) r FROM t) WHERE r.b > 0"]
 )
@@ -58,7 +72,7 @@ def test_with_a_store_only_the_first_mention_is_a_call(spark, journal, query, de
     assert sorted(journal.lines) == sorted(f"called {i}" for i in range(ROWS))
 
 
-def test_the_readme_has_the_table_of_mentions():
+def test_the_page_has_the_table_of_mentions():
     found = [line.split("|")[1:4] for line in PAGE.read_text().splitlines() if re.match(r"\| `SELECT", line)]
     told = {query.strip(" `"): (int(calls), int(also)) for query, calls, also in found}
     assert told == MENTIONS

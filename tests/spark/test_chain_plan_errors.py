@@ -11,11 +11,10 @@ from asyncudf import (
     AsyncStream,
     FunctionError,
     OptionError,
-    OutputTag,
     async_pandas_udf,
     ordered_wait,
 )
-from tests.kit.spark_functions import Passes
+from tests.kit.spark_functions import LOG, Passes
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +60,7 @@ PLANS = {
         r"union takes branches of the same stream.*for others use AsyncStream\(df.unionByName",
     ),
     "a union with a side output": (
-        lambda s, df: s.union(s.process(Passes()).side_output(OutputTag("log", df.schema))),
+        lambda s, df: s.union(s.process(Passes(), output_tags=LOG).side_output(LOG)),
         "union takes branches of the same stream, no side outputs",
     ),
     "a lock in a process function": (

@@ -134,7 +134,6 @@ def test_what_no_budget_was_left_for_is_neither_called_nor_failed(spark, located
     df = cities(spark, "Oslo", "Rome", "bad")
     done = table.update(df)
     assert (done.called, done.reused, done.unpaid) == (2, 0, 1)
-    assert repr(done) == f"LookupUpdate(called=2, reused=0, failed={done.failed}, unpaid=1)"
     done = table.update(df)
     assert (done.called, done.reused, done.unpaid) == (1, 2, 0)
     assert (len(journal), table.to_df().count()) == (3, 3)
@@ -192,17 +191,15 @@ def test_two_updates_at_a_time_leave_a_table_that_can_be_read(spark, located, tm
 
 
 def test_columns_may_have_any_names(spark, tmp_path):
-    """A column `KEY` was dropped by the join, as was a result's field `Key`; an argument `Outcome` was refused."""
-
     async def both(value: str) -> dict:
         return {"Key": len(value)}
 
     for name in ("Outcome", "a.b `c`"):
         table = LookupTable(spark, str(tmp_path / name[0]), both, name, returnType="Key int")
-        df = spark.createDataFrame([("Oslo", 1, 2)], "value string, `KEY_` int, `kEy__` int")
+        df = spark.createDataFrame([("Oslo", 1, 2)], "value string, `KEY_` int, arguments int")
         df = df.withColumnRenamed("value", name)
         assert update(table, df) == (1, 0, 0)
-        assert table.join(df).columns == [name, "KEY_", "kEy__", "Key"]
+        assert table.join(df).columns == [name, "KEY_", "arguments", "Key"]
         assert table.join(df).collect() == [("Oslo", 1, 2, 4)]
     upper = LookupTable(spark, str(tmp_path / "O"), both, "OUTCOME", returnType="Key int")
     assert update(upper, df.toDF("outcome", "x", "y")) == (0, 1, 0)
@@ -232,8 +229,6 @@ def test_a_table_of_the_catalog(spark, located, journal):
         ({"error_ttl": "1h"}, "error_ttl must be a number of seconds"),
         ({"format": None}, "format must be a text"),
         ({"format": "CSV"}, "format must be one that keeps the types of columns"),
-        ({"table": "my-table"}, "table must be a path, .* or the name of a table, with `backticks`"),
-        ({"table": "a..b"}, "table must be a path, .* or the name of a table, with `backticks`"),
         ({"spark": None}, "LookupTable takes the Spark session first"),
         ({"capacity": 0}, "capacity must be at least 1"),
     ],
@@ -253,7 +248,7 @@ def test_what_does_not_fit_is_told_at_once(spark, located, places, tmp_path, jou
 
     with pytest.raises(FunctionError, match=r"gives 0\.\.n results"):
         LookupTable(spark, str(tmp_path / "t"), generator, "city", returnType="string")
-    with pytest.raises(FunctionError, match="would have two columns called 'city'"):
+    with pytest.raises(FunctionError, match="would add a column 'city'"):
         LookupTable(spark, str(tmp_path / "t"), same, "city", returnType="city string")
     with pytest.raises(AsyncUDFError, match="how must be one of 'left', 'inner', not 'outer'"):
         places.join(cities(spark, "a"), how="outer")

@@ -4,8 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
-from asyncudf import FunctionError, LookupTable
+from asyncudf import LookupTable
 from tests.kit.lookup_tables import cities, update
 from tests.kit.spark_functions import length
 
@@ -49,9 +50,9 @@ def test_files_of_a_table_that_the_catalog_has_forgotten_are_not_paid_for_again(
     update(LookupTable(spark, name, noted), df)
     forget(spark, name, warehouse / name)
     table = LookupTable(spark, name, noted)
-    with pytest.raises(FunctionError, match=f"there is no table {name} yet; .*Spark forgets a name"):
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
         table.join(df)
-    with pytest.raises(FunctionError, match=r"LOCATION_ALREADY_EXISTS.*give the path of its files"):
+    with pytest.raises(PySparkException, match="LOCATION_ALREADY_EXISTS"):
         update(table, df)
     assert len(journal) == 2
 
@@ -71,9 +72,8 @@ def test_what_a_killed_update_leaves_behind_is_not_minded(spark, tmp_path):
 def test_a_table_is_made_without_a_job(spark, name, no_job):
     table = LookupTable(spark, name, length)._table
     with no_job:
-        schema = table._schema(spark.createDataFrame([], "`a.b ``c``` array<map<string,struct<`d e`:int>>>").schema)
-        table.storage.make(schema)
-    assert spark.table(name).schema == schema
+        table._make(spark.createDataFrame([], "`a.b ``c``` array<map<string,struct<`d e`:int>>>").schema)
+    assert spark.table(name).select("arguments.*").columns == ["a.b `c`"]
 
 
 def test_a_table_keeps_its_format_whichever_way_it_is_named(spark, name, tmp_path):
@@ -83,7 +83,7 @@ def test_a_table_keeps_its_format_whichever_way_it_is_named(spark, name, tmp_pat
     update(LookupTable(spark, where, length, format="orc"), cities(spark, "Oslo"))
     table = LookupTable(spark, where, length)
     for use in (table.to_df, lambda: table.join(cities(spark, "a")), lambda: update(table, cities(spark, "a"))):
-        with pytest.raises(FunctionError, match=r"cannot be read as 'parquet'.* Give the format= that"):
+        with pytest.raises(Exception, match=r"is not a Parquet file|CANNOT_READ_FILE_FOOTER|could not read footer"):
             use()
 
 
@@ -91,14 +91,11 @@ def test_a_table_keeps_its_format_whichever_way_it_is_named(spark, name, tmp_pat
     ("table", "options", "message"),
     [
         ("lookup_view", {}, "lookup_view is not a table of a LookupTable: it has no column"),
-        (
-            "nowhere.t",
-            {},
-            r"the table nowhere.t cannot be made: .*SCHEMA_NOT_FOUND.* A path has a slash: './nowhere.t'",
-        ),
-        ("`my-table`", {}, "the table `my-table` cannot be made: .*is not a valid name"),
-        ("lookup_delta", {"format": "delta"}, "the table lookup_delta cannot be made: .*DATA_SOURCE_NOT_FOUND"),
-        ("./t", {"format": "delta"}, "./t cannot be read as 'delta': .*DATA_SOURCE_NOT_FOUND"),
+        ("nowhere.t", {}, "SCHEMA_NOT_FOUND"),
+        ("my-table", {}, "INVALID_IDENTIFIER"),
+        ("`my-table`", {}, "is not a valid name"),
+        ("lookup_delta", {"format": "delta"}, "DATA_SOURCE_NOT_FOUND"),
+        ("./t", {"format": "delta"}, "DATA_SOURCE_NOT_FOUND"),
     ],
 )
 def test_what_is_no_table_is_told_before_anything_is_called(
@@ -110,6 +107,6 @@ def test_what_is_no_table_is_told_before_anything_is_called(
 
     monkeypatch.chdir(tmp_path)
     spark.range(1).createOrReplaceTempView("lookup_view")
-    with pytest.raises(FunctionError, match=message):
+    with pytest.raises(Exception, match=message):
         update(LookupTable(spark, table, noted, **options), cities(spark, "Oslo"))
     assert len(journal) == 0

@@ -15,7 +15,6 @@ from asyncudf import (
     ordered_wait,
     unordered_wait,
 )
-from asyncudf._spark._compat import IS_SPLIT
 
 pytestmark = pytest.mark.spark
 
@@ -84,7 +83,7 @@ def test_the_message_comes_first_and_then_the_users_frames_only(spark, entry_poi
     query, said = ENTRY_POINTS[entry_point]
     head, *lines = error_of(query(spark, spark.range(7, 8, 1, 1))).strip().splitlines()
     assert head.startswith("An exception was thrown from the Python worker")
-    if not IS_SPLIT:  # Spark 3.5 always shows the library's frames, before the message
+    if spark.version < "4":  # Spark 3.5 always shows the library's frames, before the message
         lines = lines[next(i for i, line in enumerate(lines) if line.startswith("asyncudf.")) :]
     assert re.match(rf"asyncudf\.[\w.]*Error: .*{said}.*: JSONDecodeError: Expecting property name", lines[0]), lines[0]
     hint = [

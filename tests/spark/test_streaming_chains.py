@@ -16,6 +16,7 @@ async def measured(line):
     return {"length": len(line)}
 
 
+@async_pandas_udf(output_tags=LOG)
 async def shouted(line: str, context: RuntimeContext) -> str:
     context.output(LOG, {"id": 1, "note": line})
     return line.upper()

@@ -282,6 +282,8 @@ def chains(df: DataFrame) -> None:
         assert_type(stream.flat_map(lambda row: [row, row]), AsyncStream)
         assert_type(stream.map(lambda row: Weather(1.5, row["city"]), Weather), AsyncStream)
         assert_type(stream.process(Checked(), returnType=StructType().add("city", "string")), AsyncStream)
+        assert_type(stream.process(Checked(), output_tags=REJECTS), AsyncStream)
+        assert_type(stream.ordered_wait(bare, output_tags=[REJECTS]), AsyncStream)
         assert_type(stream.branch().union(stream, stream.branch()), AsyncStream)
         assert_type(stream.side_output(REJECTS), AsyncStream)
         assert_type(stream.side_output(DEAD_LETTERS), AsyncStream)
@@ -293,14 +295,12 @@ def chains(df: DataFrame) -> None:
 
 
 def a_dry_run(df: DataFrame) -> None:
-    report = dry_run(df, latency=timedelta(seconds=0.2), price=0.001, counting="approximate")
+    report = dry_run(df, bare, "city", latency=timedelta(seconds=0.2), price=0.001, counting="approximate", capacity=9)
     assert_type(report, DryRun)
-    assert_type(dry_run(AsyncStream(df).ordered_wait(bare), latency=1).calls.at_least, int)
-    assert_type(report.calls.at_most, int | None)
-    assert_type(report.mentions[0].distinct, int | None)
-    if report.seconds is not None and report.cost is not None:
-        assert_type(report.seconds.at_least, float)
-        assert_type(report.cost.at_most, float | None)
+    assert_type(report.calls, int)
+    assert_type(report.distinct, int | None)
+    assert_type(report.seconds, float | None)
+    assert_type(report.cost, float | None)
 
 
 # Strategies and errors.

@@ -150,13 +150,9 @@ class RateLimit:
         """Permits that a quiet time may save up."""
         return max(1.0, SAVED_SHARE * self.permits) if self.burst is None else float(self.burst)
 
-    def seconds_for(self, calls: float, tasks: int, mean_cost: float = 0.0) -> float:
-        """How long it takes until so many calls have begun, at least.
-
-        Args:
-            mean_cost: of the calls, where `cost` is a function.
-        """
-        cost = mean_cost if callable(self.cost) else 1.0 if self.cost is None else self.cost
+    def seconds_for(self, calls: float, tasks: int) -> float:
+        """How long it takes until so many calls have begun, at least; 0 where `cost` is a function."""
+        cost = 0.0 if callable(self.cost) else 1.0 if self.cost is None else self.cost
         places = tasks if self.scope is Scope.TASK else 1
         return max(0.0, (calls / places * cost - max(self.saved, cost)) * self.interval)
 

@@ -9,14 +9,12 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
@@ -38,7 +36,6 @@ try:
 except ImportError:  # before Spark 4.0
     from pyspark.rdd import PythonEvalType  # type: ignore[import-not-found,no-redef]
 
-IS_SPLIT = find_spec("pyspark.sql.classic") is not None  # into classes for Spark Connect and others, from Spark 4.0 on
 # Before Spark 4.0 no value is one.
 VariantType: type = getattr(spark, "VariantType", type("VariantType", (), {}))
 TimeType: Any = getattr(spark, "TimeType", type("TimeType", (), {}))  # from Spark 4.1 on
@@ -86,11 +83,9 @@ __all__ = (
     "check_data_sources",
     "check_table_functions",
     "column_function",
-    "column_of",
     "column_type",
     "column_udf",
     "condition_of",
-    "frame_of",
     "from_ddl",
     "inside",
     "setting",
@@ -129,23 +124,6 @@ def from_ddl(ddl: str) -> spark.DataType:
     if hasattr(spark.DataType, "fromDDL"):
         return spark.DataType.fromDDL(ddl)
     return spark._parse_datatype_string(ddl)
-
-
-def frame_of(session: Any, logical: Any) -> DataFrame:
-    """A DataFrame over a logical plan of the JVM."""
-    sql = session._jvm.org.apache.spark.sql
-    made = sql.classic.Dataset if IS_SPLIT else sql.Dataset
-    return DataFrame(made.ofRows(session._jsparkSession, logical), session)
-
-
-def column_of(session: Any, expression: Any) -> Column:
-    """A column of an expression of the JVM."""
-    sql = session._jvm.org.apache.spark.sql
-    if not IS_SPLIT:
-        return Column(sql.Column(expression))
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    return ClassicColumn(sql.classic.ExpressionUtils.column(expression))
 
 
 def condition_of(error: PySparkException) -> str | None:

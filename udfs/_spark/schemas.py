@@ -18,7 +18,7 @@ from .._errors.safe import safe_repr
 from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
-from ._compat import inside
+from ._compat import VariantType, inside
 from .types import active_session, arrow_type, parsed
 
 # Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
@@ -114,6 +114,11 @@ def as_nullable(data_type: spark.DataType) -> spark.DataType:
                 [spark.StructField(f.name, as_nullable(f.dataType), True) for f in data_type.fields]
             )
     return data_type
+
+
+def is_comparable(data_type: spark.DataType) -> bool:
+    """Whether Spark can tell equal values of the type, as for a join, or to count distinct ones."""
+    return not any(isinstance(one, (spark.MapType, VariantType)) for one in inside(data_type))
 
 
 def joined_schema(

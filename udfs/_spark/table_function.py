@@ -104,8 +104,6 @@ class TableTask:
         # the task, whose error says how to bring the library. Spark passes arguments by their names in the query: those
         # of the function's parameters, and any for the table.
         class Handler:
-            table_task = task
-
             def __init__(self, analyzed: Any) -> None:
                 self.run = task.run(analyzed)
 
@@ -128,11 +126,6 @@ class TableTask:
     def run(self, analyzed: Analyzed) -> TableRun:
         """Execute it over one partition of the table."""
         return TableRun(self, analyzed)
-
-
-def table_arguments(analyzed: Any) -> tuple[str, ...] | None:
-    """The names of the columns that a mention reads, by the result of its planning; None if it was another's."""
-    return analyzed.names if isinstance(analyzed, Analyzed) else None
 
 
 def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:

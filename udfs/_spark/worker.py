@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +47,7 @@ def start_bridge(
     outputs_of: Callable[[asyncio.AbstractEventLoop, Emit], ResultOutputs],
     nothing: Callable[[], Any],
     report_spec: TaskReportSpec,
-    side_types: SideTypes = lambda tag: None,
+    side_types: SideTypes = MappingProxyType({}),
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
 ) -> Bridge[Iterable[InputElement], Any]:

@@ -26,7 +26,7 @@ class SpentBudgets:
         elif options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
             text = (
                 f"{name} has made the {options.max_calls:,} calls that max_calls= allows in one query, and there are "
-                f"rows left. {kept} results that are paid for; asyncudf.dry_run(df) shows how many calls a query makes"
+                f"rows left. {kept} results that are paid for; asyncudf.dry_run(df, {name}, ...) counts the calls"
             )
             option = "max_calls"
         else:

@@ -1,194 +1,151 @@
-"""dry_run: the calls that a query would make, without making them."""
+"""dry_run: how many calls a function would make for the rows of a DataFrame, without making them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from ..._errors.checks import is_number, optional, seconds
 from ..._errors.exceptions import OptionError
-from ..._errors.safe import safe_repr
-from ..._observe.planned_calls import Bounds, Reason, RowCosts, expected_seconds
-from ..._observe.reports.dry_run import DryRun, Mention, scaled
-from ..._stores.local import LocalFolder
-from ..dry_run.functions import PlannedFunction
-from ..dry_run.plan import CallSite, Counting, QueryPlan
-from .stream import AsyncStream
+from ..._errors.figures import amount_, count, things
+from ..._errors.figures import seconds as in_words
+from ..._errors.safe import one_line, safe_repr
+from ..._functions.async_function import AsyncFunction
+from ..._functions.options import CallOptions, OnNullInput, Options
+from ..._functions.signature import batch_rows
+from ..row_counts import count_rows
+from .decorator import udf_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+Counting = Literal["exact", "approximate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """The calls that a function would make; `print` shows them as text.
+
+    Attributes:
+        function: the function's name.
+        columns: the names of the columns that it reads.
+        rows: of the DataFrame.
+        distinct: arguments that differ, among the rows that make a call; None if Spark cannot compare them, as maps.
+        calls: how many calls to expect: one for each row, or with a `store=` one for each distinct argument, as if the
+            store were empty and all tasks shared it; for a vectorized function as many as fill its batches.
+        calls_at_most: one for each row, without rows that make no call (`on_null_input`).
+        tasks: how many tasks run at a time. Over Spark Connect, which does not tell the cores: the partitions.
+        capacity: how many calls are in flight at a time, in all tasks.
+        seconds: how long `calls` take if the tasks have equal shares; None without `latency=`. It includes each
+            `rate_limit=` whose `cost` is not a function.
+        cost: what `calls` cost; None without `price=`.
+    """
+
+    function: str
+    columns: tuple[str, ...]
+    rows: int
+    distinct: int | None
+    calls: int
+    calls_at_most: int
+    tasks: int
+    capacity: int
+    seconds: float | None
+    cost: float | None
+
+    def __str__(self) -> str:
+        most = "" if self.calls == self.calls_at_most else f" to expect, at most {count(self.calls_at_most)}"
+        name, columns = one_line(self.function), ", ".join(map(one_line, self.columns))
+        lines = [f"{name}({columns}): {things(self.calls, 'call')}{most}; nothing was called"]
+        silent = self.rows - self.calls_at_most
+        without = f", of which {count(silent)} with a NULL make no call" if silent else ""
+        lines.append(f"  rows      {count(self.rows)}{without}")
+        if self.distinct is not None:
+            lines.append(f"  arguments {count(self.distinct)} distinct")
+        if self.seconds is not None:
+            lines.append(f"  time      {in_words(self.seconds)}, {things(self.capacity, 'call')} in flight")
+        if self.cost is not None:
+            lines.append(f"  cost      {amount_(self.cost)}")
+        return "\n".join(lines)
 
 
 def dry_run(
-    df: DataFrame | AsyncStream,
-    *,
+    df: DataFrame,
+    function: Callable[..., Any] | AsyncFunction | None = None,
+    *columns: str | Column,
     latency: float | timedelta | None = None,
     price: float | None = None,
     counting: Counting = "exact",
+    **options: Unpack[CallOptions],
 ) -> DryRun:
-    """What the next action on a DataFrame would call, and why; no async function is called for it.
+    """How many calls a function would make for the rows of a DataFrame; the function is not called.
 
-    Spark plans the query as for `df.collect()` or `df.write`. The plan shows each site at which a function is called,
-    after the optimizer has copied or dropped some, and how often it is evaluated. The rows that reach a site are
-    counted by running what is below it: scans, joins, filters, other UDFs. (What was marked with `persist()` is kept
-    from then on.) Where another async function is below, nothing is run, and calls have a lower and an upper bound.
+    One query counts the rows of `df` and their distinct arguments, also over Spark Connect. It runs what makes these
+    arguments: if they are results of another async function, `persist()` the DataFrame first, or that function is
+    called for the count as well.
 
-    The bounds hold for a query that runs to its end, whose calls succeed at once and whose rows are the same each time
-    that it is run, while Spark keeps what was persisted. Retries and tasks that run again come on top.
-    `at_most` is None where the plan does not say; the reasons tell why. With a store, `calls.expected` says how many
-    calls to expect while the store is empty, and `at_most` is a call for each row.
-
-    An action that does not read all of `df` may make fewer calls: `df.count()` drops results that nothing reads (give
-    `df.groupBy().count()`); `df.show()`, `df.first()`, `df.take(n)` and `df.tail(n)` stop early.
+    The figures are those of one evaluation of all rows, whose calls succeed at once. Retries, and tasks that run again,
+    come on top; so does a query that evaluates the function more than once for a row.
 
     Args:
-        df: the query; classic Spark, not streaming.
-        latency: seconds that a call takes, to say how long the calls take. Without it the report has a formula. Where
-            the `cost` of a rate limit is a function, it is evaluated over the rows, which are read once more for it.
+        df: the rows before the function is applied; not streaming.
+        function, columns, options: as in `ordered_wait`.
+        latency: seconds that a call takes, to say how long the calls take.
         price: of a call, in any currency.
-        counting: "exact" counts rows, and distinct arguments in a shuffle of their own; "approximate" counts rows,
-            and distinct arguments with `approx_count_distinct`, an error of about 5%; "estimate" runs nothing:
-            rows are Spark's estimate, and distinct arguments unknown.
+        counting: "exact"; "approximate" counts distinct arguments with an error of about 5%, which is faster.
 
     Returns:
-        Plain data; `print` shows it as text. `help(asyncudf.DryRun)` describes the fields.
+        Plain data; `print` shows it as text.
 
     Raises:
-        OptionError: a streaming DataFrame, one of Spark Connect, or a value that cannot work.
+        OptionError: a streaming DataFrame, no function, or a value that cannot work.
+        FunctionError: unknown columns, or a function that cannot take these.
+
+    >>> print(dry_run(flights, locate, "code", latency=0.2, price=0.001))  # doctest: +SKIP
+    locate(code): 10,000 calls; nothing was called
+      rows      10,000
+      arguments 353 distinct
+      time      10 s, 200 calls in flight
+      cost      10
     """
     waits = optional(seconds)(latency, "latency")
     if price is not None and not (is_number(price) and price >= 0):
         raise OptionError(f"price must be a number of at least 0, what one call costs, not {safe_repr(price)}")
-    price = None if price is None else float(price)
     if counting not in get_args(Counting):
         raise OptionError(f"counting must be one of {str(get_args(Counting))[1:-1]}, not {safe_repr(counting)}")
-    frame: Any = df.to_df() if isinstance(df, AsyncStream) else df
-    if not hasattr(type(frame), "mapInArrow"):
-        raise OptionError(f"dry_run takes a DataFrame or an AsyncStream, not {safe_repr(df)}")
-    plan = QueryPlan(frame, counting, with_costs=waits is not None)
-    sites = plan.call_sites()
-    seen = [site for site in sites if site.function.entry_point != "hidden"]
-    labels = _labels([site.function for site in seen])
-    uses = Counter(site.use for site in seen)
-    earlier: dict[str, int] = {}  # how many distinct arguments the mentions before have passed to each function
-    mentions = []
-    for site, label in zip(seen, labels, strict=True):
-        calls = _calls(site, earlier.get(label, 0), plan.executors)
-        mentions.append(_mention(site, label, calls, uses[site.use] > 1, waits, price))
-        earlier[label] = max(earlier.get(label, 0), site.distinct or 0)
-    return DryRun(
-        mentions=tuple(mentions),
-        latency=waits,
-        price=price,
-        counting=counting,
-        ambiguous=tuple(sorted({site.function.name for site, label in zip(seen, labels, strict=True)} - {*labels})),
-        is_hidden=len(seen) < len(sites),
-    )
-
-
-def _calls(site: CallSite, earlier: int, executors: int) -> Bounds[int]:
-    """How many calls a site makes.
-
-    Args:
-        earlier: how many distinct arguments another site passes to the function. They may be the same ones, whose
-            results the store then has.
-        executors: among which the tasks run. Each may have a store of its own.
-    """
-    function, calls = site.function, site.rows * site.evaluations
-    store = None if function.options is None else function.options.store
-    if store is None and not function.skips_nulls:
-        return Bounds(math.ceil(calls.at_least / function.rows_per_call), calls.at_most)
-    if store is None or site.distinct is None or calls.at_most == 0:
-        return Bounds(0, calls.at_most)
-    is_local = isinstance(getattr(store, "location", None), LocalFolder)
-    most = site.distinct * (executors if is_local else 1)
-    most = most if calls.at_most is None else min(most, calls.at_most)
-    # With `key=` several arguments may have one result. Of rows with several arguments, many may have a NULL.
-    may_be_fewer = store.key is not None or (function.skips_nulls and len(site.columns) > 1)
-    new = 0 if may_be_fewer or site.evaluations.at_least == 0 else max(0, site.distinct - earlier)
-    return Bounds(0, calls.at_most, Bounds(min(math.ceil(new / function.rows_per_call), most), most))
-
-
-def _mention(
-    site: CallSite, label: str, calls: Bounds[int], is_copied: bool, latency: float | None, price: float | None
-) -> Mention:
-    function, options = site.function, site.function.options
-    has_store = options is not None and options.store is not None
-    fewer: dict[Reason, bool] = {
-        "batched": function.rows_per_call > 1,
-        "nulls": function.skips_nulls,
-        "stored": has_store,
-    }
-    reasons: list[Reason] = [*site.reasons, *(reason for reason, is_so in fewer.items() if is_so)]
-
-    return Mention(
-        function=label,
-        entry_point=function.entry_point,
-        columns=site.columns,
-        rows=site.rows,
-        evaluations=site.evaluations,
-        calls=calls,
-        distinct=site.distinct,
-        has_store=has_store,
-        rows_per_call=function.rows_per_call,
-        capacity=None if options is None else options.slots,
-        job_capacity=None if options is None else options.job_capacity,
-        has_rate_limit=options is not None and bool(options.rate_limit),
-        costs=site.costs,
-        tasks=site.tasks,
-        waves=_duration(calls, site, 1.0, with_rate_limit=False),
-        seconds=_duration(calls, site, latency),
-        cost=None if price is None else scaled(calls, price),
-        reasons=("copied", *reasons) if is_copied else tuple(reasons),
-    )
-
-
-def _duration(
-    calls: Bounds[int], site: CallSite, latency: float | None, *, with_rate_limit: bool = True
-) -> Bounds[float] | None:
-    """How long the calls of all evaluations take, one evaluation after the other; None if a figure is missing."""
-    options = site.function.options
-    if latency is None or options is None:
-        return None
-    limits, costs = options.rate_limit if with_rate_limit else (), site.costs or RowCosts()
-    capacity, batch = min(options.slots, (options.job_capacity or math.inf) / site.tasks), site.function.rows_per_call
-
-    def takes(number: int | None, times: int | None) -> float | None:
-        if not number or not times:
-            return None if number is None or times is None else 0.0
-        each = number / times
-        begun = max(
-            (limit.seconds_for(each, site.tasks, costs.of_a_call(n, each, batch)) for n, limit in enumerate(limits)),
-            default=0.0,
+    if not hasattr(type(df), "mapInArrow"):
+        raise OptionError(f"dry_run takes a DataFrame, not {safe_repr(df)}")
+    if function is None:
+        raise OptionError(
+            "dry_run takes the DataFrame before the function is applied, the function, and its columns: "
+            "dry_run(df, function, 'city')"
         )
-        return times * expected_seconds(each, latency, capacity, site.tasks, until_begun=begun)
+    udf = udf_of(function, None, options)
+    if df.isStreaming:
+        raise OptionError("dry_run counts the rows of a DataFrame that ends, and this one is streaming")
+    spec, checked = udf.spec, udf.options
+    skips_nulls = checked.on_null_input is OnNullInput.NULL
+    found = count_rows(df, spec, columns, skips_nulls=skips_nulls, approximate=counting == "approximate")
+    distinct = None if checked.store is None else found.distinct
+    calls = math.ceil((found.called if distinct is None else distinct) / batch_rows(spec, checked))
+    in_flight = min(checked.slots * found.tasks, checked.job_capacity or math.inf)
+    return DryRun(
+        function=spec.name,
+        columns=found.columns,
+        rows=found.rows,
+        distinct=found.distinct,
+        calls=calls,
+        calls_at_most=found.called,
+        tasks=found.tasks,
+        capacity=int(in_flight),
+        seconds=None if waits is None else _seconds(calls, waits, in_flight, found.tasks, checked),
+        cost=None if price is None else calls * float(price),
+    )
 
-    def takes_at_most(number: int | None, times: int | None) -> float | None:
-        is_unknown = limits and costs.left_out is not None and number != 0  # a limit may take any time
-        return None if is_unknown else takes(number, times)
 
-    at_least = takes(calls.at_least, site.evaluations.at_least) or 0.0
-    at_most, expected = takes_at_most(calls.at_most, site.evaluations.at_most), calls.expected
-    if expected is None:
-        return Bounds(at_least, at_most)
-    # After the first evaluation the store has the results.
-    return Bounds(at_least, at_most, Bounds(takes(expected.at_least, 1) or 0.0, takes_at_most(expected.at_most, 1)))
-
-
-def _labels(functions: Sequence[PlannedFunction]) -> list[str]:
-    """A name for each function that no other one of the query has: with its module, or a number."""
-    specs = [None if one.function_plan is None else one.function_plan.spec for one in functions]
-    names = [
-        (one.name, one.name if spec is None else spec.full_name, spec and getattr(spec.function, "__code__", None))
-        for one, spec in zip(functions, specs, strict=True)
-    ]
-    labels = []
-    for name in names:
-        same = [one for one in dict.fromkeys(names) if one[0] == name[0]]
-        same_module = [one for one in same if one[1] == name[1]]
-        label = name[0] if len(same) == 1 else name[1]
-        labels.append(label if len(same_module) == 1 else f"{label} [{same_module.index(name) + 1}]")
-    return labels
+def _seconds(calls: int, latency: float, capacity: float, tasks: int, options: Options) -> float:
+    """How long the calls take: as capacity lets them, or until the last of them may begin and has ended."""
+    begun = max((limit.seconds_for(calls, tasks) for limit in options.rate_limit), default=0.0)
+    return max(max(1.0, calls / capacity) * latency, begun + latency) if calls else 0.0

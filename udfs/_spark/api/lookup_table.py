@@ -15,7 +15,7 @@ from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnNullInput
 from ..._functions.retry import EndedAttempt, RetryStrategy
-from ..lookup_table import KEY, check_ends, free_name, key_batches, keys_of, lookup_table
+from ..lookup_table import KEY, OUTCOME, ResultTable, key_batches, keys_of
 from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
 from .stream import unordered_wait
@@ -43,10 +43,6 @@ class LookupUpdate:
     failed: int
     unpaid: int = 0
 
-    def __repr__(self) -> str:
-        unpaid = f", unpaid={self.unpaid}" if self.unpaid else ""
-        return f"LookupUpdate(called={self.called}, reused={self.reused}, failed={self.failed}{unpaid})"
-
 
 class LookupTable:
     """A Spark table of a function's results for all arguments that you have updated it with.
@@ -65,10 +61,9 @@ class LookupTable:
 
     Args:
         spark: the session.
-        table: a path, read literally, or the name of a table in the catalog; put `backticks` around a part of a name
-            that is more than letters, digits and underscores. The table is created if it does not exist. A name
-            needs a lasting catalog, such as Hive's: another one forgets it at the end of the session, and the next
-            `update` refuses the files that are where the table was.
+        table: a path, which has a slash, a backslash or a colon and is read literally; or the name of a table in the
+            catalog. The table is created if it does not exist. A name needs a lasting catalog, such as Hive's: another
+            one forgets it at the end of the session, and Spark then refuses to create it where its files are.
         function: an `async_pandas_udf` or a plain function, with one result for a row.
         columns: the names of the columns that the function reads, in the order of its parameters; unless given, the
             names of its parameters. They are the same in each DataFrame.
@@ -87,7 +82,7 @@ class LookupTable:
 
     >>> airports = LookupTable(spark, "/data/airports", locate, "code", ttl=30 * 24 * 3600)  # doctest: +SKIP
     >>> airports.update(flights)  # doctest: +SKIP
-    LookupUpdate(called=353, reused=0, failed=2)
+    LookupUpdate(called=353, reused=0, failed=2, unpaid=0)
     >>> airports.join(flights).write.parquet("/data/located")  # doctest: +SKIP
     """
 
@@ -119,7 +114,7 @@ class LookupTable:
                 f"name the columns that {spec.name} reads: LookupTable(spark, table, {spec.name}, 'city')"
             )
         where, kind = text(table, "table"), text(format, "format")
-        self._table = lookup_table(spark, where, kind, spec, self._udf.options, self._udf.returns, self._columns)
+        self._table = ResultTable(spark, where, kind, spec, self._udf.options, self._udf.returns, self._columns)
 
     def update(self, df: DataFrame, progress: bool = True) -> LookupUpdate:
         """Call the function for the arguments in `df` without a result in the table, and add the results.
@@ -133,33 +128,24 @@ class LookupTable:
 
         Raises:
             OptionError: `df` is not a DataFrame, or `progress` is not True or False.
-            FunctionError: `df` is streaming; a column is missing, there twice, or of another type than in the table;
-                the table is not one of a LookupTable, or cannot be read or created.
-            PySparkException: a job has failed: the table cannot be written, or an error that `on_error` does not cover,
-                such as resources that cannot be opened. The waves before stay in the table.
+            FunctionError: a column is missing, or of another type than in the table; it is no table of a LookupTable.
+            PySparkException: `df` is streaming; Spark cannot read, create or write the table; a job has failed, such as
+                by resources that cannot be opened. The waves before stay in the table.
         """
         flag(progress, "progress")
-        check_ends(df)
-        keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
-        try:
+        with contextlib.ExitStack() as stack:
+            keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
+            stack.callback(keys.unpersist)
             missing = self._table.missing(keys, self._ttl, self._error_ttl).persist()
-            try:
-                count = missing.count()
-                reused = keys.count() - count
-                with monitor(self._spark, progress=True) if progress and count else contextlib.nullcontext():
-                    done = self._call(missing, count)
-            finally:
-                missing.unpersist()
-        finally:
-            keys.unpersist()
+            stack.callback(missing.unpersist)
+            count, done = missing.count(), Counter[str]()
+            reused = keys.count() - count
+            if progress and count:
+                stack.enter_context(monitor(self._spark, progress=True))
+            for part in key_batches(self._spark, missing, count, self._wave):
+                rows = unordered_wait(part.select(f"{KEY}.*"), self._udf, *self._columns, as_=OUTCOME)
+                done.update(self._table.append(rows))
         return LookupUpdate(done["called"], reused, done["failed"], done["unpaid"])
-
-    def _call(self, keys: DataFrame, count: int) -> Counter[str]:
-        outcome, done = free_name("outcome", self._columns), Counter[str]()
-        for part in key_batches(self._spark, keys, count, self._wave) if count else ():
-            rows = unordered_wait(part.select(f"{KEY}.*"), self._udf, *self._columns, as_=outcome)
-            done.update(self._table.append(rows, outcome))
-        return done
 
     def join(self, df: DataFrame, how: Literal["left", "inner"] = "left") -> DataFrame:
         """`df` with the newest result for its arguments, also for those with a NULL; calls nothing.
@@ -172,31 +158,29 @@ class LookupTable:
 
         Raises:
             OptionError: `df` is not a DataFrame, or `how` is something else.
-            FunctionError: a column is missing, there twice, of another type than in the table, or has the name of a
-                column of the result; the table is not one of a LookupTable, or cannot be read; there is no table of
-                this name (nothing at a path gives NULLs).
+            FunctionError: a column is missing, of another type than in the table, or has the name of a column of the
+                result; the table is not one of a LookupTable.
+            PySparkException: Spark cannot read the table; there is none of this name (nothing at a path gives NULLs).
         """
         if how not in HOW:
             raise OptionError(f"how must be one of {', '.join(map(repr, HOW))}, not {safe_repr(how)}")
-        return self._table.joined(df, self._udf.spec.name, how)
+        return self._table.joined(df, how)
 
     def to_df(self) -> DataFrame:
         """A row for distinct arguments: these, the newest result, the error of the last call if any, and `called_at`.
 
         Raises:
-            FunctionError: there is no table yet, or it is not one of a LookupTable.
+            FunctionError: nothing is at the path yet, or it is no table of a LookupTable.
+            PySparkException: Spark cannot read the table, or there is none of this name.
         """
         return self._table.shown()
 
     def __repr__(self) -> str:
-        return f"<LookupTable {self._table.storage.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
+        return f"<LookupTable {self._table.where} of {self._udf.spec.name}({', '.join(self._columns)})>"
 
 
 def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:
-    """The function with `on_error="capture"`, and with an error wherever an option would give a stand-in for a result.
-
-    These are rows whose deadline has passed, and rows whose last result the retry strategy would try again.
-    """
+    """The function with `on_error="capture"`, and an error wherever an option would give a stand-in for a result."""
     retry, timeout = udf.options.retry, udf.options.timeout
     if retry is not None and timeout is not None:  # a retry strategy needs a timeout
         retry = _StrictRetry(retry, timeout)
@@ -204,25 +188,14 @@ def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:
 
 
 class _StrictRetry(RetryStrategy):
-    """Retries as another strategy does; a last result that the strategy would try again is an error."""
+    """A strategy by which a last result that it would try again is an error."""
 
     def __init__(self, given: RetryStrategy, timeout: float) -> None:
-        self._given = given
+        vars(self).update(vars(given))
         self._timeout = timeout
-        self.max_retry_after = given.max_retry_after
-
-    @property
-    def checks_results(self) -> bool:
-        return self._given.checks_results
-
-    def asks_again(self, attempt: EndedAttempt) -> bool:
-        return self._given.asks_again(attempt)
-
-    def singles_out(self, error: BaseException) -> bool:
-        return self._given.singles_out(error)
 
     def next_delay(self, attempt: EndedAttempt, draw: float) -> float | None:
-        delay = self._given.next_delay(attempt, draw)
+        delay = super().next_delay(attempt, draw)
         is_last = delay is None or attempt.elapsed + delay >= self._timeout
         if is_last and attempt.error is None and self.asks_again(attempt):
             raise ResultError(

@@ -39,7 +39,7 @@ class Run:
 
     # Messages come in other threads, for which a task or Spark's scheduler waits. Such a thread puts a message into a
     # queue, and adds what is there unless another thread has the lock; that one, or the next message, does it then.
-    # `_reports` is imported when it is used: Spark's workers import this module too.
+    # What makes reports is imported when it is used: Spark's workers import this module too.
     #
     # _began, _ended: None before
 

@@ -1,0 +1,58 @@
+"""The rows that a function would read, and their distinct arguments, counted by one query."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from .._functions.signature import FunctionSpec
+from .schemas import arguments, check_source, column_names, is_comparable
+
+
+class RowCounts(NamedTuple):
+    """What a function would read: its columns, all rows, those that make a call, and the distinct arguments of these.
+
+    `distinct` is None if Spark cannot compare them. `tasks` run at a time; over Spark Connect, which does not tell the
+    cores, one for each partition.
+    """
+
+    columns: tuple[str, ...]
+    rows: int
+    called: int
+    distinct: int | None
+    tasks: int
+
+
+def count_rows(
+    df: DataFrame, spec: FunctionSpec, columns: Sequence[Any], *, skips_nulls: bool, approximate: bool
+) -> RowCounts:
+    """Count in one query, which reads the columns of the function alone.
+
+    Args:
+        skips_nulls: rows with a NULL among the arguments make no call.
+        approximate: count distinct arguments with an error of about 5%, and without a shuffle of all of them.
+
+    Raises:
+        FunctionError: unknown columns, or a function that cannot take these.
+    """
+    fields = df.schema.fields
+    check_source(df.schema, "the DataFrame")
+    positions = arguments(spec, fields, column_names(columns, df.schema, df))[1]
+    read = [sf.col(str(position)) for position in positions]
+    key, distinct = sf.struct(*read), sf.lit(None)
+    if skips_nulls:
+        key = sf.when(functools.reduce(operator.and_, (column.isNotNull() for column in read)), key)
+    if all(is_comparable(fields[position].dataType) for position in positions):
+        distinct = (sf.approx_count_distinct if approximate else sf.count_distinct)("key")
+    numbered = df.toDF(*map(str, range(len(fields))))  # equal names, and names with dots, are no matter then
+    keys = numbered.select(key.alias("key"), sf.spark_partition_id().alias("partition"))
+    counts = keys.agg(sf.count(sf.lit(1)), sf.count("key"), distinct, sf.max("partition"))
+    rows, called, known, last = counts.collect()[0]
+    partitions = 1 if last is None else last + 1
+    cores = df.sparkSession.sparkContext.defaultParallelism if hasattr(df, "_jdf") else partitions
+    return RowCounts(tuple(fields[at].name for at in positions), rows, called, known, min(partitions, cores))
