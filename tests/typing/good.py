@@ -247,6 +247,10 @@ def every_option_has_its_types() -> None:
     )
     with_resource.with_options(capacity="auto", rate_limit=RateLimit(1, per=timedelta(minutes=1), scope="task"))
     with_resource.with_options(capacity=AdaptiveCapacity(minimum=2, maximum=50), rate_limit=None)
+    with_resource.with_options(
+        output_tags=[REJECTS],
+        store=None,
+    )
     with_resource.with_options(redact=len, on_error="dead_letter", max_failures=10, timeout=None, retry=None)
 
 
