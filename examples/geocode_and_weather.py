@@ -63,7 +63,7 @@ def enrich(url: str, folder: str) -> None:
         AsyncStream(addresses)
         .unordered_wait(geocode, "address", returnType="lat double, lon double", **options)
         .unordered_wait(weather, "lat", "lon", returnType="temp double", **options)
-        .process(Plausible(), output_tags=IMPLAUSIBLE)
+        .process(Plausible())
     ) as stream:
         stream.write.parquet(f"{folder}/weather")  # the first action: here the service is called
         stream.side_output(IMPLAUSIBLE).write.parquet(f"{folder}/implausible")

@@ -66,7 +66,6 @@ BAD: dict[str, Any] = {
     "batch_weight": 1.5,
     "max_batch_weight": 0,
     "split_failed": "yes",
-    "output_tags": "rejects",
     "resources": 5,
     "deterministic": "yes",
     "loop": "trio",

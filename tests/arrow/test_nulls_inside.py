@@ -21,7 +21,7 @@ def spark_array() -> pa.Array:
 
 def planned(column: pa.Array) -> ResultPlan:
     node: Any = None
-    return ResultPlan(node, None, None, pa.struct([("x", column.type)]), None)
+    return ResultPlan(node, None, False, None, pa.struct([("x", column.type)]), None)
 
 
 def test_one_of_several_results_is_written() -> None:

@@ -117,7 +117,7 @@ class TestUserDefinedTypes:
             return 1
 
         def build(stream: AsyncStream) -> dict[str, AsyncStream]:
-            main = stream.ordered_wait(call, returnType="int", output_tags=tag)
+            main = stream.ordered_wait(call, returnType="int")
             return {"main": main, "side": main.side_output(tag)}
 
         assert run_stream(build, [{"p": ONE}], POINTS)["side"] == [{"p": ONE}]

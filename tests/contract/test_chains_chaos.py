@@ -51,7 +51,6 @@ class Wait:
             timeout=TIMEOUT,
             retry=RetryStrategy.fixed_delay(2, 1.5) if self.retry else None,
             on_error="dead_letter",
-            output_tags=SIDE,
         )
 
     async def call(self, n: int, context: RuntimeContext) -> dict[str, int]:
@@ -144,7 +143,7 @@ def add(stream: AsyncStream, operator: Any, number: int) -> AsyncStream:
         case ("filter", every):
             return stream.filter(lambda row: row["n"] % every != 1)
         case ("divert", every):
-            return stream.process(Divert(every), output_tags=SIDE)
+            return stream.process(Divert(every))
         case ("union", every):
             odd = stream.filter(lambda row: row["n"] % every == 0)
             return odd.map(lambda row: row).union(stream.filter(lambda row: row["n"] % every != 0))
@@ -201,7 +200,7 @@ def test_every_row_ends_where_it_must_with_its_own_results_and_no_watermark_is_o
         stream = stream.assign_timestamps_and_watermarks(strategy)
         for number, operator in enumerate(operators):
             stream = add(stream, operator, number)
-        stream = stream.process(Marks(), "n long, added map<string, long>, time long, mark long", output_tags=SIDE)
+        stream = stream.process(Marks(), "n long, added map<string, long>, time long, mark long")
         dead = {"dead": stream.side_output(DEAD_LETTERS)} if waits else {}
         return {"main": stream, "side": stream.side_output(SIDE), **dead}
 

@@ -42,8 +42,8 @@ NONE: dict[str, Callable[[AsyncStream], Any]] = {
     "map to pandas' NA": lambda s: s.map(lambda row: pd.NA),
     "flat_map": lambda s: s.flat_map(lambda row: [None]),
     "process": lambda s: s.process(CollectsNone()),
-    "output of a process": lambda s: s.process(OutputsNone(), output_tags=STRUCTS).side_output(STRUCTS),
-    "output of a call": lambda s: s.ordered_wait(outputs_none, output_tags=STRUCTS).side_output(STRUCTS),
+    "output of a process": lambda s: s.process(OutputsNone()).side_output(STRUCTS),
+    "output of a call": lambda s: s.ordered_wait(outputs_none).side_output(STRUCTS),
 }
 
 
@@ -55,9 +55,7 @@ def test_a_row_of_none_is_refused(case: str) -> None:
 
 def test_a_single_value_may_be_none() -> None:
     assert run_stream(lambda s: s.map(lambda row: None, "int"), ROWS, "x int") == [{"value": None}]
-    numbers = run_stream(
-        lambda s: s.ordered_wait(outputs_no_number, output_tags=NUMBERS).side_output(NUMBERS), ROWS, "x int"
-    )
+    numbers = run_stream(lambda s: s.ordered_wait(outputs_no_number).side_output(NUMBERS), ROWS, "x int")
     assert numbers == [{"value": None}]
 
 

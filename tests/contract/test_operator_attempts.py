@@ -110,7 +110,7 @@ class TestContext:
             return city
 
         sides: dict[OutputTag, list[Any]] = {}
-        assert run_rows(call, ["Oslo", "Rome"], capacity=1, output_tags=tag, side_outputs=sides) == ["Oslo", "Rome"]
+        assert run_rows(call, ["Oslo", "Rome"], capacity=1, side_outputs=sides) == ["Oslo", "Rome"]
         assert sides == {tag: [{"city": "Oslo itself"}, {"city": "Rome itself"}, {"city": "Rome"}]}
 
 

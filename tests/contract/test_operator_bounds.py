@@ -63,8 +63,7 @@ class TestBounds:
             context.output(tag, "x" * 5_000)
             return x
 
-        options: dict[str, Any] = {"capacity": 2, "max_buffered_bytes": 10_000, "output_tags": tag}
-        assert run_rows(call, range(50), side_outputs={tag: []}, **options) == [*range(50)]
+        assert run_rows(call, range(50), capacity=2, max_buffered_bytes=10_000, side_outputs={tag: []}) == [*range(50)]
 
     def test_a_slot_holds_no_result_while_its_next_call_runs(self) -> None:
         class Result:

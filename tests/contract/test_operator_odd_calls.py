@@ -308,7 +308,7 @@ class TestOddResults:
 class TestMicroBatches:
     @pytest.mark.parametrize("mismatch", [0, 1, 2])
     def test_side_records_leave_with_a_row_that_fits(self, mismatch: int) -> None:
-        @async_pandas_udf("int", on_error="null", batch_size=3, output_tags=SIDE)
+        @async_pandas_udf("int", on_error="null", batch_size=3)
         async def call(values: pd.Series, context: RuntimeContext) -> pd.Series:
             context.output(SIDE, {"n": 7})
             return pd.Series(["bad" if v == mismatch else v for v in values], dtype=object)
@@ -329,6 +329,6 @@ def test_many_side_records_of_a_call_cost_what_they_are() -> None:
 
     sides: dict[OutputTag, list[Any]] = {}
     began = time.thread_time()
-    run_rows(call, [1], output_tags=SIDE, side_outputs=sides)
+    run_rows(call, [1], side_outputs=sides)
     assert len(sides[SIDE]) == count
     assert time.thread_time() - began < 5

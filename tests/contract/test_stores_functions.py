@@ -21,6 +21,7 @@ from pyspark.sql.types import NullType
 
 from asyncudf import (
     AsyncFunction,
+    AsyncUDFError,
     FunctionError,
     OptionError,
     OutputTag,
@@ -84,8 +85,8 @@ class TestKindsOfFunctions:
             context.output(tag, {"city": city})
             return city
 
-        with pytest.raises(OptionError, match="output_tags and store do not go together: a store keeps results alone"):
-            run_rows(weather, ["oslo"], store=MemoryStore(), output_tags=tag)
+        with pytest.raises(AsyncUDFError, match="writes to the side output 'seen', and its store= keeps results alone"):
+            run_rows(weather, ["oslo"], store=MemoryStore(), on_error="null")
 
     def test_the_idempotency_key_is_that_of_the_store(self) -> None:
         async def weather(city: str, context: RuntimeContext) -> str:

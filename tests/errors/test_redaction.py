@@ -71,20 +71,20 @@ def shown_on_spark(build: Callable[[AsyncStream], Any]) -> str:
 
 @pytest.mark.parametrize("function", [Collects(), Outputs()], ids=["collect", "output"])
 def test_the_traceback_of_a_mismatch_in_a_process_function_shows_its_type_only(function: ProcessFunction) -> None:
-    shown = shown_on_spark(lambda stream: stream.process(function, output_tags=NUMBERS).side_output(NUMBERS))
+    shown = shown_on_spark(lambda stream: stream.process(function).side_output(NUMBERS))
     assert "SECRET" not in shown
     assert "in process_element" in shown
 
 
 @pytest.mark.parametrize("function", [outputs, wraps, handles, groups])
 def test_the_traceback_of_a_side_output_s_mismatch_shows_its_type_only(function: Any) -> None:
-    shown = shown_on_spark(lambda stream: stream.ordered_wait(function, output_tags=NUMBERS).side_output(NUMBERS))
+    shown = shown_on_spark(lambda stream: stream.ordered_wait(function).side_output(NUMBERS))
     assert "SECRET" not in shown
     assert "side output 'numbers' returned a str in field 'number': declared int32" in shown
 
 
 def test_a_captured_group_has_the_type_of_a_mismatch_only() -> None:
-    (result,) = run_rows(groups, ["SECRET"], on_error="capture", redact=True, output_tags=NUMBERS)
+    (result,) = run_rows(groups, ["SECRET"], on_error="capture", redact=True)
     assert result["error"]["message"] == (
         "unhandled errors in a TaskGroup (1 sub-exception): "
         "ResultError: side output 'numbers' returned a str in field 'number': declared int32"
@@ -155,7 +155,7 @@ REDACTED: dict[str, tuple[Callable[[Any], Any], str]] = {
         "filter failed, partition 0, for the input <redacted: str>: KeyError: 'age'",
     ),
     "a process function": (
-        lambda redact: chain(lambda s: s.process(Rejects(), output_tags=LOG).side_output(LOG), redact),
+        lambda redact: chain(lambda s: s.process(Rejects()).side_output(LOG), redact),
         "for the input <redacted: str>: side output 'log' returned a str in field 'n': declared int32",
     ),
     "a field that Arrow refuses": (

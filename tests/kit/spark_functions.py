@@ -22,6 +22,11 @@ async def length(city: str | None) -> int:
     return len(city or "")
 
 
+async def told(id: int, context: RuntimeContext) -> int:
+    """May write side outputs, so its evaluation is kept."""
+    return context.partition
+
+
 class Passes(ProcessFunction):
     def process_element(self, value, context, collector):
         collector.collect(value)
@@ -31,12 +36,6 @@ LOG = OutputTag("log", "id bigint, note string")
 TWICE = RetryStrategy.fixed_delay(attempts=2, delay=0.01)
 
 
-@async_pandas_udf(output_tags=LOG)
-async def told(id: int, context: RuntimeContext) -> int:
-    """May write side outputs, so its evaluation is kept."""
-    return context.partition
-
-
 def note(context, id):
     if id % 2:
         context.output(LOG, {"id": id, "note": f"odd {id}"})
@@ -44,11 +43,16 @@ def note(context, id):
         context.output(LOG, {"id": id, "note": None})
 
 
-@async_pandas_udf("got bigint", output_tags=LOG)
+@async_pandas_udf("got bigint")
 async def from_a_coroutine(id: int, context: RuntimeContext):
     note(context, id)
     await asyncio.sleep(0)
     return {"got": id}
+
+
+async def mismatch(id: int, context: RuntimeContext) -> int:
+    context.output(LOG, {"id": "one", "note": None})
+    return id
 
 
 @async_pandas_udf("half int", on_error="dead_letter", retry=TWICE)

@@ -102,9 +102,9 @@ class Sees(AsyncFunction):
 @pytest.mark.parametrize(("timestamp_type", "zone"), [("TIMESTAMP_NTZ", None), ("TIMESTAMP_LTZ", UTC)])
 def test_the_schema_of_a_side_output_means_the_same_on_both_sides(spark, trips, conf, timestamp_type, zone):
     conf("spark.sql.timestampType", timestamp_type)
-    with AsyncStream(trips).ordered_wait(Sees(zone), returnType="string", output_tags=SEEN) as stream:
+    with AsyncStream(trips).ordered_wait(Sees(zone), returnType="string") as stream:
         assert stream.count() == 1
-        seen = stream.side_output(SEEN)
+        seen = stream.side_output(SEEN)  # after the evaluation, which did not know of it
         written = spark_types.TimestampType() if zone else spark_types.TimestampNTZType()
         assert [field.dataType for field in seen.to_df().schema] == [written, spark_types.TimestampType()]
         assert seen.selectExpr("CAST(at AS string)").first().at == "2026-01-02 00:00:00"

@@ -11,10 +11,11 @@ from asyncudf import (
     AsyncStream,
     FunctionError,
     OptionError,
+    OutputTag,
     async_pandas_udf,
     ordered_wait,
 )
-from tests.kit.spark_functions import LOG, Passes
+from tests.kit.spark_functions import Passes
 
 pytestmark = pytest.mark.spark
 
@@ -60,7 +61,7 @@ PLANS = {
         r"union takes branches of the same stream.*for others use AsyncStream\(df.unionByName",
     ),
     "a union with a side output": (
-        lambda s, df: s.union(s.process(Passes(), output_tags=LOG).side_output(LOG)),
+        lambda s, df: s.union(s.process(Passes()).side_output(OutputTag("log", df.schema))),
         "union takes branches of the same stream, no side outputs",
     ),
     "a lock in a process function": (

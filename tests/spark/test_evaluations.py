@@ -4,9 +4,9 @@
 
 import pytest
 
-from asyncudf import AsyncStream, async_pandas_udf
+from asyncudf import AsyncStream, RuntimeContext, async_pandas_udf
 from tests.kit.frames import tuples
-from tests.kit.spark_functions import LOG, same, told
+from tests.kit.spark_functions import same, told
 
 pytestmark = pytest.mark.spark
 
@@ -95,8 +95,7 @@ def test_a_stream_without_side_outputs_is_not_kept(spark, persisted, journal, lo
 
 
 def test_closing_a_stream_does_not_touch_another_one_like_it(spark, persisted, journal):
-    @async_pandas_udf(output_tags=LOG)
-    async def noted(id: int) -> int:
+    async def noted(id: int, context: RuntimeContext) -> int:
         journal.write("call", id)
         return id
 

@@ -20,7 +20,7 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
-from tests.kit.frames import tuples
+from tests.kit.frames import from_ddl, tuples
 from tests.kit.spark_functions import LOG, from_a_coroutine, halved, note
 
 pytestmark = pytest.mark.spark
@@ -44,8 +44,8 @@ class FromAProcessFunction(ProcessFunction):
 
 WRITERS = {
     "coroutine": lambda s: s.ordered_wait(from_a_coroutine),
-    "AsyncFunction": lambda s: s.unordered_wait(FromAnAsyncFunction(), returnType="got bigint", output_tags=LOG),
-    "ProcessFunction": lambda s: s.process(FromAProcessFunction(), "id bigint, got bigint", output_tags=[LOG]),
+    "AsyncFunction": lambda s: s.unordered_wait(FromAnAsyncFunction(), returnType="got bigint"),
+    "ProcessFunction": lambda s: s.process(FromAProcessFunction(), "id bigint, got bigint"),
 }
 NOTES = [(1, "odd 1"), (3, None), (3, "odd 3"), (5, "odd 5")]
 
@@ -70,9 +70,7 @@ def test_a_side_output_is_written_from(spark, stream_of, writer, entry_point):
 @pytest.mark.promise("side outputs")
 @pytest.mark.parametrize("order", ["main side main side", "side side main main"])
 def test_main_and_side_outputs_are_one_evaluation_in_whatever_order_they_are_read(spark, stream_of, journal, order):
-    never = OutputTag("never written", "x int, y string")
-
-    @async_pandas_udf("got bigint", on_error="dead_letter", output_tags=[LOG, never])
+    @async_pandas_udf("got bigint", on_error="dead_letter")
     async def noted(id: int, context: RuntimeContext):
         journal.write("call", id)
         note(context, id)
@@ -85,7 +83,8 @@ def test_main_and_side_outputs_are_one_evaluation_in_whatever_order_they_are_rea
         else:
             assert sorted(tuples(stream.side_output(LOG)), key=key) == NOTES
             assert stream.side_output(DEAD_LETTERS).select("id", "error.type").first() == (0, "ZeroDivisionError")
-            assert (stream.side_output(never).columns, stream.side_output(never).count()) == (["x", "y"], 0)
+            assert stream.side_output(OutputTag("never written", "x int, y string")).columns == ["x", "y"]
+            assert stream.side_output(OutputTag("never written", "x int, y string")).count() == 0
     assert sorted(journal.lines) == [f"call {i}" for i in range(6)]
 
 
@@ -110,7 +109,7 @@ def test_a_tag_may_have_columns_of_any_type(spark, stream_of, conf, zone):
         context.output(parsed, {"n": None, "value": ["x"]})
         return id
 
-    stream = stream_of(spark.range(1)).ordered_wait(writes, output_tags=[tag, parsed])
+    stream = stream_of(spark.range(1)).ordered_wait(writes)
     frames = AsyncStream.collect(main=stream, anything=stream.side_output(tag), parsed=stream.side_output(parsed))
     for anything, other in (
         (frames["anything"], frames["parsed"]),
@@ -127,15 +126,21 @@ def test_a_tag_may_have_columns_of_any_type(spark, stream_of, conf, zone):
         assert tuples(other) == [(None, ["x"])]
 
 
-def test_a_tag_of_the_same_name_and_schema_is_the_same_side_output(spark, stream_of):
+def test_a_side_output_is_read_with_the_schema_that_it_was_written_with(spark, stream_of, spark_error):
     stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine)
-    same = stream.side_output(OutputTag("log", st.StructType().add("id", "long").add("note", "string")))
-    assert same.count() == AsyncStream.collect(main=stream, side=same)["side"].count() == 3
+    same = OutputTag("log", st.StructType().add("id", "long").add("note", "string"))
+    assert stream.side_output(same).count() == 3
+    text = spark_error(stream.side_output(OutputTag("log", "id int, note string")).to_df())
+    assert "the side output 'log' was written as (int64, string) and is read as (int32, string)" in text
+    assert "same OutputTag" in text
 
 
-def test_a_side_output_that_is_not_declared_fails_the_job(spark, stream_of, spark_error):
-    stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine, on_error="null", output_tags=None)
-    assert "from_a_coroutine writes to the side output 'log' and does not declare it" in spark_error(stream.to_df())
+@pytest.mark.parametrize("schema", ["id long, note string", "id int, note string"])
+def test_collect_reads_a_tag_by_its_name_too(spark, stream_of, spark_error, schema):
+    stream = stream_of(spark.range(0, 4, 1, 1)).ordered_wait(from_a_coroutine)
+    frames = AsyncStream.collect(main=stream, side=stream.side_output(OutputTag("log", schema)))
+    assert [field.dataType for field in frames["side"].schema] == [field.dataType for field in from_ddl(schema)]
+    assert frames["side"].count() == 3
 
 
 @pytest.mark.parametrize("interval", [0.001, datetime.timedelta(milliseconds=1)])

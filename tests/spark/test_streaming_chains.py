@@ -16,7 +16,6 @@ async def measured(line):
     return {"length": len(line)}
 
 
-@async_pandas_udf(output_tags=LOG)
 async def shouted(line: str, context: RuntimeContext) -> str:
     context.output(LOG, {"id": 1, "note": line})
     return line.upper()

@@ -32,7 +32,7 @@ class TaskEnvironment:
     Args:
         rng: for the jitter of delays.
         attempt: how often Spark has started the task before.
-        side_types: the checks of rows of the side outputs that are read.
+        side_types: the checks of rows of side outputs; a side output that is not read has none.
         request_batch: asks Spark for the next batch, on behalf of the operator that is fed.
         fail: ends the chain with an error.
         batches: those of its input and output that count; each chain has its own.
@@ -53,7 +53,7 @@ class TaskEnvironment:
     rng: random.Random
     partition: int = 0
     attempt: int = 0
-    side_types: SideTypes = dataclasses.field(default_factory=dict)
+    side_types: SideTypes = lambda tag: None
     request_batch: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise
     batches: TaskBatches | None = None

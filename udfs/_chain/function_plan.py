@@ -55,7 +55,7 @@ class FunctionPlan:
     def weigh(self) -> Callable[[Any], int] | None:
         """Estimates the bytes of a result; None where they are few, or the same for all."""
         spec = self.spec
-        if self.declared is None or spec.many_results or self.options.output_tags:
+        if self.declared is None or spec.many_results or spec.context_parameter is not None:
             return estimated_size
         weigh = size_estimate(self.declared)
         # Error records, dead letters and objects that are not converted are not of the declared type.

@@ -32,7 +32,7 @@ from .._errors.records import Redact
 from .._functions.async_function import RuntimeContext
 from .._functions.options import EventLoop
 from .._functions.process_function import ProcessContext, ProcessFunction
-from .._functions.side_outputs import DEAD_LETTERS, OutputTag
+from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.watermarks import WatermarkGenerator, WatermarkStrategy
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
@@ -131,11 +131,6 @@ class StreamNode:
     layout: RowLayout  # of its rows
     schema: Any  # the same as a Spark StructType, for planning
 
-    @property
-    def output_tags(self) -> tuple[OutputTag, ...]:
-        """The side outputs that its operator may write to, latencies aside."""
-        return () if self.factory is None else self.factory.output_tags
-
     def path(self) -> Iterator[StreamNode]:
         """The node and all before it, each once, each after the nodes that it reads."""
         seen: set[StreamNode] = set()
@@ -193,10 +188,9 @@ class OperatorFactory(ABC):
     ) -> ChainedOperator:
         """The operator itself."""
 
-    @property
-    def output_tags(self) -> tuple[OutputTag, ...]:
-        """The side outputs that it may write to, latencies aside."""
-        return ()
+    def may_write(self, tag: OutputTag) -> bool:
+        """Whether it may write to a side output."""
+        return False
 
     def may_edit(self, before: RowLayout) -> bool:
         """Whether the user's code could change a value in place that others see as well."""
@@ -240,12 +234,12 @@ class WaitFactory(OperatorFactory):
 
     @property
     def mixes_sides(self) -> bool:
-        return bool(self.output_tags)
+        return self.function_plan.spec.has_context or self.may_write(DEAD_LETTERS)
 
-    @property
-    def output_tags(self) -> tuple[OutputTag, ...]:
-        options = self.function_plan.options
-        return (*([DEAD_LETTERS] if options.writes_dead_letters else []), *options.output_tags)
+    def may_write(self, tag: OutputTag) -> bool:
+        if tag == DEAD_LETTERS:
+            return self.function_plan.options.writes_dead_letters
+        return tag != LATENCIES and self.function_plan.spec.has_context
 
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(self.positions)
@@ -282,8 +276,9 @@ class WaitFactory(OperatorFactory):
             partition=environment.partition,
             task_attempt_number=environment.attempt,
             timeout=plan.options.timeout,
-            side_types={tag: environment.side_types.get(tag) for tag in plan.options.output_tags},
+            side_types=environment.side_types,
             keys=plan.result_keys,
+            is_stored=store is not None,
             metrics=counters.so_far,
         )
         return AsyncWaitOperator(
@@ -314,12 +309,8 @@ class ProcessFactory(OperatorFactory):
     name: str
     function: ProcessFunction
     group: ColumnGroup  # the rows that come out
-    tags: tuple[OutputTag, ...] = ()
+    user: bool  # whether the function is the user's own ProcessFunction
     redact: Redact | None = None
-
-    @property
-    def output_tags(self) -> tuple[OutputTag, ...]:
-        return self.tags
 
     @property
     def instance(self) -> Any:
@@ -331,6 +322,9 @@ class ProcessFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.whole()
 
+    def may_write(self, tag: OutputTag) -> bool:
+        return self.user and tag not in (DEAD_LETTERS, LATENCIES)
+
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
@@ -340,9 +334,8 @@ class ProcessFactory(OperatorFactory):
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
-        side_types = {tag: environment.side_types.get(tag) for tag in self.tags}
         context = ProcessContext(
-            output.collect_tagged, output.get_watermark_gauge(), side_types, environment.partition, self.name
+            output.collect_tagged, output.get_watermark_gauge(), environment.side_types, environment.partition
         )
         return ProcessOperator(output, self.function, collector, context, self.name, self.redact)
 

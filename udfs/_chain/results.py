@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
+
+from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, RowLayout
 from .._arrow.rows import as_normalized, error_type, fields_of, normalized
 from .._arrow.validation import validator
 from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .._errors.records import LETTER_FIELDS
-from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
+from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .plan import StreamNode
 
+UNDECLARED_ROWS = 1000  # rows of a side output that is not declared, packed into one value
 ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
 
 
@@ -25,6 +29,7 @@ class ResultPlan:
     """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
 
     Args:
+        undeclared: all side outputs of the user's, packed: their tags are not known when the query is planned.
         schema: the columns, as a Spark StructType.
         struct_type: the same as an Arrow type, null for a column that Arrow does not know.
         written: the Arrow type of the values that are written to the tag.
@@ -32,6 +37,7 @@ class ResultPlan:
 
     node: StreamNode
     tag: OutputTag | None
+    undeclared: bool
     schema: Any = dataclasses.field(compare=False)
     struct_type: Any = dataclasses.field(compare=False)
     written: Any = dataclasses.field(compare=False)
@@ -59,6 +65,7 @@ class ArrowOutputs:
     Args:
         emit: takes a batch.
         rows: of a full batch.
+        type_of: the Arrow type of a tag's rows, where it is not read under its name.
     """
 
     # A writer for each pair of operator and result, not one for each result: rows of different operators have different
@@ -71,12 +78,14 @@ class ArrowOutputs:
         emit: Callable[[pa.RecordBatch], None],
         rows: int,
         loop: asyncio.AbstractEventLoop,
+        type_of: Callable[[OutputTag], Any],
     ) -> None:
         self._encoders = dict(zip(results, encoders_of(results), strict=True))
         self._paths = {result.node: set(result.node.path()) for result in results}
         self._emit = emit
         self._rows = rows
         self._loop = loop
+        self._type_of = type_of
         self._latencies = [
             (
                 result,
@@ -95,29 +104,47 @@ class ArrowOutputs:
 
     def outputs(self, node: StreamNode) -> Iterator[Output]:
         for result in self._encoders:
-            if result.tag is None:
+            if result.undeclared:
+                if node in self._paths[result.node] and node.factory is not None and node.factory.may_write(ANY_TAG):
+                    yield _UndeclaredOutput(partial(self._undeclared_writer, result))
+            elif result.tag is None:
                 if result.node is node:
                     yield self._writer(node.layout, result)
-            elif node in self._paths[result.node] and result.tag in node.output_tags:
+            elif node.factory is not None and node in self._paths[result.node] and node.factory.may_write(result.tag):
                 yield self._writer(_side_layout(node, result.tag, result.written), result)
 
     def _writer(self, layout: RowLayout, result: ResultPlan) -> RecordWriterOutput:
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             self._emit(self._encoders[result](_arranged(layout, result.struct_type, layout.columns(values, origins))))
 
-        return RecordWriterOutput(
-            write, self._rows, OUTPUT_LINGER, self._loop, result.tag, layout.weigher(), OUTPUT_BYTES
-        )
+        return self._record_writer(write, self._rows, layout, result.tag)
+
+    def _record_writer(
+        self, write: Callable[..., None], rows: int, layout: RowLayout, tag: OutputTag | None
+    ) -> RecordWriterOutput:
+        return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, layout.weigher(), OUTPUT_BYTES)
+
+    def _undeclared_writer(self, result: ResultPlan, tag: OutputTag) -> RecordWriterOutput:
+        group = ColumnGroup.of(tag.name, self._type_of(tag), "value")
+        layout = RowLayout.of_new_rows(group)
+
+        def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
+            batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(group.names))
+            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
+
+        return self._record_writer(write, min(self._rows, UNDECLARED_ROWS), layout, tag)
 
 
 def without_rows(results: Sequence[ResultPlan], source: pa.Schema) -> pa.RecordBatch:
     """A batch like those that are written for the first result, but empty; `source` is the schema of the input."""
     result = results[0]
     layout = RowLayout.of_new_rows(ColumnGroup.of("nothing", result.struct_type, ""))
-    if result.tag is None:
+    if result.tag is None and not result.undeclared:
         layout = result.node.layout
     elif result.tag == DEAD_LETTERS:
-        writers = (node for node in result.node.path() if DEAD_LETTERS in node.output_tags)
+        writers = (
+            node for node in result.node.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)
+        )
         layout = next((_side_layout(node, DEAD_LETTERS, None) for node in writers), layout)
     return encoders_of(results)[0](_arranged(layout, result.struct_type, layout.no_rows(source)))
 
@@ -128,6 +155,13 @@ def _side_layout(node: StreamNode, tag: OutputTag, written: Any) -> RowLayout:
     return RowLayout.of_new_rows(ColumnGroup.of(tag.name, written, "value"))
 
 
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
 def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
     """The columns of the result; null where this operator does not have one (dead letters of several operators)."""
     wanted = [struct_type.field(i) for i in range(struct_type.num_fields)]
@@ -136,6 +170,32 @@ def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Arra
     known: Mapping[str, pa.Array] = {n.lower(): column for n, column in zip(layout.names, columns, strict=True)}
     nothing = len(columns[0])
     return [known.get(field.name.lower(), pa.nulls(nothing, field.type)) for field in wanted]
+
+
+class _UndeclaredOutput(Output):
+    """Takes side rows of any tag of the user's, which may be read later."""
+
+    # Without them the calls would be repeated when they are read. Their tags, and with them their columns, are only
+    # known when a function writes: so the rows go as packed bytes beside the tag's name.
+
+    def __init__(self, open_writer: Callable[[OutputTag], RecordWriterOutput]) -> None:
+        super().__init__(ANY_TAG)
+        self._open_writer = open_writer
+        self._writers: dict[OutputTag, RecordWriterOutput] = {}
+
+    def collect(self, record: StreamRecord) -> None:
+        """Ignore rows of the main stream."""
+
+    def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
+        if tag == DEAD_LETTERS:
+            return
+        if tag not in self._writers:
+            self._writers[tag] = self._open_writer(tag)
+        self._writers[tag].collect(record)
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
 
 
 def encoders_of(results: Sequence[ResultPlan]) -> list[BatchEncoder]:
@@ -201,11 +261,24 @@ def _as_field(column: pa.Array, field: pa.Field) -> pa.Array:
     return column if column.type == field.type else column.cast(field.type)
 
 
-def side_types_of(results: Sequence[ResultPlan]) -> SideTypes:
-    """The checks of the rows of the side outputs among the results."""
-    return {result.tag: side_check(result.tag, result.written) for result in results if result.tag is not None}
+class SideOutputValidators:
+    """The checks of rows of side outputs, by tag; a side output that is not read has none.
 
+    Args:
+        type_of: the Arrow type of a tag's rows, where it is not read under its name.
+        results: what is read; None: everything.
+    """
 
-def side_check(tag: OutputTag, written: Any) -> Callable[[Any], Any]:
-    """The check of a side output's rows of this Arrow type."""
-    return validator(f"side output {tag.name!r}", written, row=True)
+    def __init__(self, type_of: Callable[[OutputTag], Any], results: Sequence[ResultPlan] | None = None) -> None:
+        self._type_of = type_of
+        self._known = {result.tag: result.written for result in results or () if result.tag is not None}
+        self._keeps_undeclared = results is None or any(result.undeclared for result in results)
+        self._validators: dict[OutputTag, Callable[[Any], Any] | None] = {}
+
+    def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
+        if tag not in self._validators:
+            struct_type = self._known.get(tag) or (self._type_of(tag) if self._keeps_undeclared else None)
+            self._validators[tag] = (
+                None if struct_type is None else validator(f"side output {tag.name!r}", struct_type, row=True)
+            )
+        return self._validators[tag]

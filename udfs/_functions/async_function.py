@@ -7,17 +7,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType
 from typing import Any
 
 from asyncudf.queues import StreamRecord
 
 from .._errors.checks import is_number
-from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, ResultError
+from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import check_awaited, result_error
 from .._stores.keys import ResultKeys
-from .side_outputs import OutputTag, SideRecord, SideTypes, check_of
+from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 
 NO_RECORD = StreamRecord(())
 
@@ -76,8 +75,9 @@ class RuntimeContext:
         partition: int = 0,
         task_attempt_number: int = 0,
         timeout: float | None = None,
-        side_types: SideTypes = MappingProxyType({}),
+        side_types: SideTypes = lambda tag: None,
         keys: Callable[[], ResultKeys] | None = None,
+        is_stored: bool = False,
         metrics: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._function = function
@@ -88,6 +88,7 @@ class RuntimeContext:
         self._side_types = side_types
         self._make_keys = keys or (lambda: ResultKeys(function, "1", ""))
         self._keys: ResultKeys | None = None  # made when a key is first asked for
+        self._is_stored = is_stored
         self._metrics = metrics
 
     @property
@@ -220,7 +221,7 @@ class RuntimeContext:
         state.spent[unit] = state.spent.get(unit, 0.0) + float(amount)
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Write a row to a side output that the option `output_tags` declares; `AsyncStream.side_output(tag)` reads it.
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads.
 
         The row is emitted together with the results of the current row, at their place, and only if this attempt
         gives those results: what a failed attempt has written is dropped, so a retry writes nothing twice. Rows for a
@@ -229,11 +230,16 @@ class RuntimeContext:
 
         Raises:
             ResultError: the value does not fit the tag's schema.
-            OptionError: `tag` is not a tag.
-            FatalError: the tag is not declared.
+            OptionError: `tag` is not a tag, or one that the library fills.
+            FatalError: the function has a store, which keeps results alone: the next run would not write the row.
             AsyncUDFError: asked outside a call.
         """
-        validate = check_of(tag, self._side_types, self._function)
+        if self._is_stored:
+            raise FatalError(
+                f"{self._function} writes to the side output {check_own_tag(tag).name!r}, and its store= keeps results "
+                "alone: a row answered from the store would write nothing; leave store out, or make it a result"
+            )
+        validate = self._side_types(check_own_tag(tag))
         state = self._state()
         if validate is not None:
             state.side.append(SideRecord(tag, validate(value)))

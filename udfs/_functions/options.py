@@ -34,7 +34,6 @@ from .._limits.failures import ErrorBudget
 from .._limits.rate_limit import RateLimit, Scope, limit_label
 from .._stores.base import ResultStore, result_store, store_label
 from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
-from .side_outputs import OutputTag
 
 # Seconds for which a service may refuse all calls: a quota is often one of a minute, however short a timeout is.
 SHORTEST_PATIENCE, LONGEST_PATIENCE = 120.0, 600.0
@@ -125,7 +124,6 @@ class CallOptions(TypedDict, total=False):
     batch_weight: Callable[..., float] | None
     max_batch_weight: float | None
     split_failed: bool
-    output_tags: OutputTag | Sequence[OutputTag] | None
     resources: Resources | None
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
@@ -162,8 +160,6 @@ def _shown(value: Any) -> Any:
             return ", ".join(map(limit_label, value))
         case (Budget(), *_):
             return ", ".join(map(budget_label, value))
-        case (OutputTag(), *_):
-            return ", ".join(tag.name for tag in value)
         case AdaptiveCapacity():
             return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
     return value
@@ -202,7 +198,6 @@ class Options:
     batch_weight: Callable[..., Any] | None = field(default=None, metadata=_by(optional(plain_function)))
     max_batch_weight: float | None = field(default=None, metadata=_by(optional(amount)))
     split_failed: bool = field(default=False, metadata=_by(flag))
-    output_tags: tuple[OutputTag, ...] = field(default=(), metadata=_by(OutputTag.all_of))
     resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
@@ -352,10 +347,5 @@ class Options:
             )
         if self.on_spent is not OnSpent.RAISE and not self.budgets:
             raise OptionError(f"on_spent={self.on_spent.value!r} is never used without a budget or max_calls")
-        if self.output_tags and self.store is not None:
-            raise OptionError(
-                "output_tags and store do not go together: a store keeps results alone, and rows that it answers would "
-                "write to no side output; leave store out, or make the side output a part of the result"
-            )
         if self.on_timeout is not None and self.timeout is None:
             raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")

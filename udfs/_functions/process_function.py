@@ -12,7 +12,7 @@ from asyncudf.queues import StreamRecord
 from .._errors.exceptions import FunctionError
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import result_error
-from .side_outputs import OutputTag, SideTypes, check_of
+from .side_outputs import OutputTag, SideTypes, check_own_tag
 from .signature import called, is_coroutine_function
 
 
@@ -55,13 +55,11 @@ class ProcessContext:
         gauge: WatermarkGauge,
         side_types: SideTypes,
         partition: int,
-        function: str,
     ) -> None:
         self._collect_tagged = collect_tagged
         self._gauge = gauge
         self._side_types = side_types
         self._partition = partition
-        self._function = function
         self._timestamp: int | None = None
 
     @property
@@ -80,16 +78,13 @@ class ProcessContext:
         return self._gauge.timestamp
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Write a row to a side output that `process(..., output_tags=)` declares; dropped if it is not read.
-
-        `AsyncStream.side_output(tag)` reads it.
+        """Write a row to a side output, which `AsyncStream.side_output(tag)` reads; dropped if the tag is not read.
 
         Raises:
             ResultError: the value does not fit the tag's schema.
-            OptionError: not a tag.
-            FatalError: the tag is not declared.
+            OptionError: not a tag, or one that the library fills.
         """
-        validate = check_of(tag, self._side_types, self._function)
+        validate = self._side_types(check_own_tag(tag))
         if validate is not None:
             self._collect_tagged(tag, StreamRecord(validate(value), self._timestamp))
 

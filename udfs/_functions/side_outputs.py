@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._errors.exceptions import FatalError, OptionError
+from .._errors.exceptions import OptionError
 from .._errors.records import LETTER_FIELDS
 from .._errors.safe import safe_repr
 
@@ -37,24 +37,12 @@ class OutputTag:
                 f"an OutputTag needs DDL such as 'city string' or a DataType, not {safe_repr(self.schema)}"
             )
 
-    @classmethod
-    def all_of(cls, value: Any, name: str) -> tuple[OutputTag, ...]:
-        """What the option `output_tags=` accepts: None, one tag or several, none of them the library's."""
-        given = () if value is None else (value,) if isinstance(value, cls) else value
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
-            raise OptionError(f"{name} must be an OutputTag, or a list of them, not {safe_repr(value)}")
-        for one in given:
-            if one in (DEAD_LETTERS, LATENCIES):
-                raise OptionError(
-                    f"the side output {one.name!r} is filled by the library; make an OutputTag of your own"
-                )
-        return tuple(given)
-
 
 DEAD_LETTERS = OutputTag(
     "dead_letters", f"error struct<{', '.join(f'{name}: {ddl}' for name, ddl in LETTER_FIELDS.items())}>"
 )
 # The library's side outputs have tags like the user's: so a chain is read by a stream or by a tag, and nothing else.
+ANY_TAG = OutputTag("any of the user's", "void")  # stands for every tag of the user's
 # latency: seconds from when a marker was due until it left the operator, all waiting included
 LATENCIES = OutputTag("latencies", "operator string, partition int, latency double")
 
@@ -66,21 +54,14 @@ class SideRecord(NamedTuple):
     value: Any
 
 
-SideTypes = Mapping[OutputTag, Callable[[Any], Any] | None]  # the checks of values by tag; None: the tag is not read
+# From a tag to the check of its values; None for a tag that is not read.
+SideTypes = Callable[[OutputTag], Callable[[Any], Any] | None]
 
 
-def check_of(tag: OutputTag, declared: SideTypes, function: str) -> Callable[[Any], Any] | None:
-    """The check of a value that a function writes to a side output; None if it is not read.
-
-    Raises:
-        OptionError: not a tag.
-        FatalError: the function has not declared it; the row could be read by nobody.
-    """
+def check_own_tag(tag: OutputTag) -> OutputTag:
+    """The tag. Raises OptionError unless a user's function may write to it."""
     if not isinstance(tag, OutputTag):
         raise OptionError(f"output takes an OutputTag and a value, not {safe_repr(tag)}")
-    if tag not in declared:
-        raise FatalError(
-            f"{function} writes to the side output {tag.name!r} and does not declare it: give output_tags=[...] with "
-            "this OutputTag where the operator is made, or to async_pandas_udf"
-        )
-    return declared[tag]
+    if tag in (DEAD_LETTERS, LATENCIES):
+        raise OptionError(f"the side output {tag.name!r} is filled by the library; make an OutputTag of your own")
+    return tag

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -22,18 +22,27 @@ from pyspark.sql import types as spark
 from .._arrow.objects import stored_type
 from .._chain.chain import Chain, SourceReader
 from .._chain.plan import ChainPlan, StreamNode
-from .._chain.results import ArrowOutputs, ResultPlan, are_ambiguous, side_types_of, without_rows
+from .._chain.results import (
+    ArrowOutputs,
+    ResultPlan,
+    SideOutputValidators,
+    are_ambiguous,
+    without_rows,
+)
 from .._engine.loop.bridge import Bridge, pipe
 from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
-from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
-from .schemas import arrow_type_or_none, as_nullable, rows_type
-from .types import arrow_type
+from .schemas import arrow_type_or_none, rows_type
+from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +51,7 @@ class ChainTask:
 
     plan: ChainPlan
     results: tuple[ResultPlan, ...]
+    timestamp: str  # the type that `timestamp` means in the DDL of side outputs that are not read yet
     token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
@@ -55,14 +65,18 @@ class ChainTask:
         with self.error_reporting:
             yield from pipe(filled, self._start, SourceReader(self.plan))
 
+    def side_output_type(self, tag: OutputTag) -> Any:
+        """The Arrow type of a side output's rows."""
+        return side_output_type(tag, self.timestamp)
+
     def _start(
         self, first: pa.RecordBatch, waited: float, built: Callable[[Chain], None] = lambda chain: None
     ) -> Bridge[Any, pa.RecordBatch]:
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
-            return ArrowOutputs(self.results, emit, first.num_rows, loop)
+            return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
-        side_types = side_types_of(self.results)
+        side_types = SideOutputValidators(self.side_output_type, self.results)
         return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, built)
 
 
@@ -91,6 +105,27 @@ class Evaluation:
         return frame if self.schema.names == self.names else frame.toDF(*self.names)
 
 
+def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latency_interval: float | None) -> Evaluation:
+    """The evaluation that gives these results.
+
+    Raises:
+        FunctionError: there are several results, and a column of one has a type that Arrow does not know.
+    """
+    nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
+    plan = ChainPlan(nodes, any(r.node is nodes[0] for r in results), object_reuse, latency_interval)
+    task = ChainTask(plan, tuple(results), timestamp_type(), uuid.uuid4().hex)
+    numbers = {result: number for number, result in enumerate(results)}
+    if len(results) == 1:
+        schema = results[0].schema
+        return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
+    tagged_union = spark.StructType().add("result", "integer")
+    for result, number in numbers.items():
+        for field in result.schema.fields:
+            arrow_type(field.dataType, f"column {field.name!r}")
+        tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
+    return Evaluation(task, tagged_union, tagged_union.names, numbers)
+
+
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
@@ -100,7 +135,7 @@ STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
 )
-Evaluated = tuple[DataFrame, Mapping[ResultPlan, int]]
+Evaluated = tuple["DataFrame", Mapping[ResultPlan, int]]
 
 
 class PersistedResults:
@@ -196,10 +231,11 @@ class StreamSource:
         """The DataFrame that has the columns of the stream that ends at `node`, if no operator has changed them."""
         return None if isinstance(self.origin, ResultRef) or not node.layout.is_source else self.origin
 
-    def output_tags(self, node: StreamNode) -> list[OutputTag]:
-        """The side outputs of the stream that ends at `node`, each once."""
-        written = [tag for one in node.path() for tag in one.output_tags]
-        return list(dict.fromkeys(written if self.latency_interval is None else [*written, LATENCIES]))
+    def may_write(self, node: StreamNode, tag: OutputTag) -> bool:
+        """Whether an operator of the stream that ends at `node` may write to a side output."""
+        if tag == LATENCIES:
+            return self.latency_interval is not None
+        return any(one.factory is not None and one.factory.may_write(tag) for one in node.path())
 
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
         """The source of a chain behind a side output; one object for each, so that it is evaluated once."""
@@ -209,42 +245,29 @@ class StreamSource:
         return self.persisted.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
-        """A result as a DataFrame, evaluated together with the stream and all its side outputs, unless `alone`.
+        """A result as a DataFrame, evaluated together with the side outputs that may be read later, unless `alone`.
 
         Raises:
             FunctionError: side outputs of a streaming DataFrame.
         """
         node, df = result.node, self._df()
-        if df.isStreaming and (result.tag is not None or DEAD_LETTERS in self.output_tags(node)):
+        if df.isStreaming and (result.tag is not None or self.may_write(node, DEAD_LETTERS)):
             raise FunctionError(STREAMING)
-        results = [result_plan(node), *(result_plan(node, tag) for tag in self.output_tags(node))]
+        results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.plan([result]).over(df)
         if (self, node) not in self.persisted.evaluated:
             self.persisted.evaluated[self, node] = self.evaluate(df, results, keep=True)
         evaluated, numbers = self.persisted.evaluated[self, node]
-        return result_frame(evaluated, numbers[result], result)
+        if result in numbers:
+            return result_frame(evaluated, numbers[result], result)
+        assert result.tag is not None
+        packed = result_plan(node, undeclared=True)
+        return unpacked(result_frame(evaluated, numbers[packed], packed), result.tag)
 
-    def plan(self, results: Sequence[ResultPlan]) -> Evaluation:
-        """The evaluation that gives these results.
-
-        Raises:
-            FunctionError: there are several results, and a column of one has a type that Arrow does not know.
-        """
-        nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
-        is_source_read = any(result.node is nodes[0] for result in results)
-        plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
-        task = ChainTask(plan, tuple(results), uuid.uuid4().hex)
-        numbers = {result: number for number, result in enumerate(results)}
-        if len(results) == 1:
-            schema = results[0].schema
-            return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
-        tagged_union = spark.StructType().add("result", "integer")
-        for result, number in numbers.items():
-            for field in result.schema.fields:
-                arrow_type(field.dataType, f"column {field.name!r}")
-            tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-        return Evaluation(task, tagged_union, tagged_union.names, numbers)
+    def plan(self, results: list[ResultPlan]) -> Evaluation:
+        """The evaluation that gives these results."""
+        return plan_evaluation(results, object_reuse=self.object_reuse, latency_interval=self.latency_interval)
 
     def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
         """That evaluation over `df`."""
@@ -258,6 +281,14 @@ class StreamSource:
         if self.origin is None:
             raise OptionError("a stream of run_stream has no DataFrame: return the stream itself, and get its rows")
         return self.origin.source.read(self.origin.result) if isinstance(self.origin, ResultRef) else self.origin
+
+    def _side_results(self, node: StreamNode) -> Iterable[ResultPlan]:
+        """All side outputs that operators of a stream may write; the user's own tags as one undeclared result."""
+        for tag in (DEAD_LETTERS, LATENCIES):
+            if self.may_write(node, tag):
+                yield result_plan(node, tag)
+        if self.may_write(node, ANY_TAG):
+            yield result_plan(node, undeclared=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,22 +325,25 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
     return {name: frame(ref) for name, ref in refs.items()}
 
 
-def result_plan(node: StreamNode, tag: OutputTag | None = None) -> ResultPlan:
+UNDECLARED = spark.StructType().add("tag", "string").add("rows", "binary")
+
+
+def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: bool = False) -> ResultPlan:
     """The plan of one result of a chain; see `ResultPlan`.
 
     Raises:
-        FunctionError: the operators of the stream write columns of one name and different types, or the side output is
-            declared with another schema.
+        FunctionError: the operators of the stream write columns of one name and different types.
     """
     schema, written = node.schema, None
-    if tag is not None:
+    if undeclared:
+        schema = UNDECLARED
+    elif tag is not None:
         inputs = _inputs_of_dead_letters(node) if tag == DEAD_LETTERS else []
         declared, group = rows_type(tag.schema, f"side output {tag.name!r}")
-        _check_declared(node, tag, declared)
         schema, written = spark.StructType([*inputs, *declared.fields]), group.arrow_type
     arrow_types = [arrow_type_or_none(field) for field in schema.fields]
     fields = zip(schema.names, (pa.null() if one is None else stored_type(one) for one in arrow_types), strict=True)
-    return ResultPlan(node, tag, schema, pa.struct(fields), written)
+    return ResultPlan(node, tag, undeclared, schema, pa.struct(fields), written)
 
 
 def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
@@ -320,7 +354,7 @@ def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> Da
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     """The columns of all operators that may write dead letters."""
     # One operator keeps its columns as they are, also two of one name. Several operators share one column per name.
-    writers = [node for node in last.path() if DEAD_LETTERS in node.output_tags]
+    writers = [node for node in last.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)]
     if len(writers) == 1:
         fields: Sequence[spark.StructField] = writers[0].parents[0].schema.fields
         return fields
@@ -342,14 +376,32 @@ def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name
         )
 
 
-def _check_declared(last: StreamNode, tag: OutputTag, schema: spark.StructType) -> None:
-    """Raises FunctionError unless each operator declares the side output with this schema."""
-    for node in last.path():
-        for own in node.output_tags:
-            if own == tag and own is not tag:
-                declared = rows_type(own.schema, f"side output {own.name!r}")[0]
-                if as_nullable(declared) != as_nullable(schema):
-                    raise FunctionError(
-                        f"the side output {tag.name!r} is declared as {declared.simpleString()} and read as "
-                        f"{schema.simpleString()}; use the same OutputTag for both"
-                    )
+@dataclasses.dataclass(frozen=True)
+class Unpack:
+    """The worker's side of reading an undeclared side output: its rows were written packed, without a declared type."""
+
+    name: str
+    arrow_types: tuple[Any, ...]
+    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for packed in batch.column(0):
+                with self.error_reporting, pa.ipc.open_stream(packed.as_py()) as stream:
+                    if tuple(stream.schema.types) != self.arrow_types:
+                        raise FunctionError(
+                            f"the side output {self.name!r} was written as ({_names_of(stream.schema.types)}) and is "
+                            f"read as ({_names_of(self.arrow_types)}); use the same OutputTag for both"
+                        )
+                    yield from stream
+
+
+def _names_of(arrow_types: Sequence[Any]) -> str:
+    return ", ".join(map(str, arrow_types))
+
+
+def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
+    """The rows of one tag among those of all undeclared side outputs."""
+    rows = packed.where(sf.col("tag") == tag.name).select("rows")
+    schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
+    return rows.mapInArrow(Unpack(tag.name, tuple(map(stored_type, group.arrow_types))), schema)

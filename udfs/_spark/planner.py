@@ -30,7 +30,6 @@ from .._functions.process_function import (
     plain_function,
     process_function,
 )
-from .._functions.side_outputs import OutputTag
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
@@ -234,24 +233,18 @@ def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Reda
     return StreamNode(FilterFactory(name, function, redact), (parent,), parent.layout, parent.schema)
 
 
-def process_node(
-    parent: StreamNode,
-    method: str,
-    function: Any,
-    returns: Any,
-    tags: tuple[OutputTag, ...],
-    redact: Redact | None,
-) -> StreamNode:
+def process_node(parent: StreamNode, method: str, function: Any, returns: Any, redact: Redact | None) -> StreamNode:
     """The rows that a plain function makes of each row; with the same columns unless `returns` names others."""
     if method == "process":
-        name, process = process_function(function), function
+        name = process_function(function)
+        process, function = function, None
     else:
         name = plain_function(function, method)
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
-    check_function_picklable(name, function)
+    check_function_picklable(name, function or process)
     parent.layout.whole()
     schema, group = rows_type(parent.schema if returns is None else returns, name)
-    factory = ProcessFactory(name, process, group, tags, redact)
+    factory = ProcessFactory(name, process, group, function is None, redact)
     return StreamNode(factory, (parent,), RowLayout.of_new_rows(group), schema)
 
 

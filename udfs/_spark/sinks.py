@@ -213,8 +213,8 @@ def sink_task(
         (name, pa.null() if one is None else stored_type(one))
         for name, one in zip(letters.names, arrow_types, strict=True)
     ]
-    result = ResultPlan(node, DEAD_LETTERS, letters, pa.struct(fields), ERROR_GROUP.arrow_type)
-    return SinkTask(ChainPlan((source, node)), (result,), uuid.uuid4().hex, report_spec=report_spec)
+    result = ResultPlan(node, DEAD_LETTERS, False, letters, pa.struct(fields), ERROR_GROUP.arrow_type)
+    return SinkTask(ChainPlan((source, node)), (result,), "timestamp", uuid.uuid4().hex, report_spec=report_spec)
 
 
 def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[SinkFigures, DataFrame]:

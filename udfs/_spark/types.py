@@ -14,6 +14,7 @@ from pyspark.sql import types as spark
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
+from .._functions.side_outputs import OutputTag
 from ._compat import TimeType, VariantType, from_ddl, inside, setting, to_arrow
 from .objects import with_objects
 
@@ -81,6 +82,21 @@ def parsed_offline(ddl: str, timestamp: str = "timestamp") -> spark.DataType:
     """
     field = {"name": "result", "type": to_json(ddl, timestamp), "nullable": True, "metadata": {}}
     return spark.StructType.fromJson({"type": "struct", "fields": [field]})["result"].dataType
+
+
+def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
+    """The Arrow type of a side output's rows, on an executor; `timestamp` is what this word means on the driver.
+
+    Raises:
+        FunctionError: the schema is a text that only Spark's own parser knows.
+    """
+    schema = tag.schema
+    if not isinstance(schema, spark.DataType):
+        try:
+            schema = parsed_offline(schema, timestamp)
+        except UnknownTypeError:
+            raise FunctionError(f"the schema of {tag!r} cannot be read on an executor; give a StructType") from None
+    return arrow_type(schema, f"side output {tag.name!r}")
 
 
 # pyspark.sql.types reads JSON without a JVM, and DDL only with one. This parser knows the common part of DDL, and reads

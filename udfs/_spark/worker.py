@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -47,7 +46,7 @@ def start_bridge(
     outputs_of: Callable[[asyncio.AbstractEventLoop, Emit], ResultOutputs],
     nothing: Callable[[], Any],
     report_spec: TaskReportSpec,
-    side_types: SideTypes = MappingProxyType({}),
+    side_types: SideTypes = lambda tag: None,
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
 ) -> Bridge[Iterable[InputElement], Any]:

@@ -20,7 +20,7 @@ from .._chain.chain import Chain, SourceReader
 from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
-from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_check, side_types_of
+from .._chain.results import ArrowOutputs, ResultPlan, SideOutputValidators, SingleOutput
 from .._engine.operators.input import InputElement
 from .._engine.operators.outputs import Output
 from .._errors.checks import positive_int, unknown_name
@@ -33,8 +33,8 @@ from .._spark.api.stream import AsyncStream
 from .._spark.coordinators import without_coordinator
 from .._spark.evaluations import ChainTask, StreamSource
 from .._spark.planner import plan_function_offline, rows_node
-from .._spark.schemas import arrow_type_or_none, check_source, rows_type
-from .._spark.types import arrow_type, parsed
+from .._spark.schemas import arrow_type_or_none, check_source
+from .._spark.types import arrow_type, parsed, side_output_type
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
 
@@ -61,7 +61,7 @@ def run_rows(
         clock: "virtual" jumps from timer to timer, so an hour takes no time and every run is the same; "real"
             is for code that needs threads or sockets.
         returnType: the declared type; results are checked against it as with Spark.
-        side_outputs: filled with the rows that the function writes to its `output_tags`, under their tags; a row of
+        side_outputs: filled with the rows that the function writes to side outputs, under their tags; a row of
             `DEAD_LETTERS` has the arguments and the error.
         as_column: give results as a column has them, and as the next function would see them: a dict for each struct,
             with the declared fields.
@@ -177,8 +177,7 @@ def chain_of(
     if plan.converts and has_objects(plan.written):
         output.read = reader(plan.written)
     names = udf.spec.parameters
-    sides = {tag: side_check(tag, rows_type(tag.schema, tag.name)[1].arrow_type) for tag in plan.options.output_tags}
-    environment = TaskEnvironment(loop, random.Random(0), side_types=sides)
+    environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, SingleOutput(output))
 
 
@@ -298,10 +297,10 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
             else:
                 loop.call_soon(chain.feed, read(batch))
 
-        side_types = side_types_of(task.results)
+        side_types = SideOutputValidators(task.side_output_type, task.results)
         environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
         rows = max((batch.num_rows for batch in batches), default=1)
-        results = ArrowOutputs(task.results, written.append, rows, loop)
+        results = ArrowOutputs(task.results, written.append, rows, loop, task.side_output_type)
         chain = Chain(task.plan, environment, results)
         await chain.run()
 

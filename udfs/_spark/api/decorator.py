@@ -209,8 +209,6 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         split_failed: calls the halves of a batch whose call has failed as a whole, and their halves, until only the
             rows because of which it fails are left: at most two calls for each halving and each such row. Attempts
             that `retry` has left come first. Rows that have succeeded are never called again.
-        output_tags: the side outputs, one `OutputTag` or several, that the function may write to by `context.output`;
-            `AsyncStream.side_output` reads them, and at other entry points their rows are dropped.
         resources: async context managers that each task opens once, on the loop of the calls: a function with the name
             of the parameter, or a dict from parameter names to functions or classes.
         deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -40,7 +40,7 @@ class AsyncStream:
     Functions of one row see a dict of all columns. An async operator appends the columns of its result. Columns that
     no function reads stay in Arrow. After Flink's `DataStream`.
 
-    **Side outputs** (`side_output`) come from the same evaluation as the stream itself: where an operator declares
+    **Side outputs** (`side_output`) come from the same evaluation as the stream itself: where an operator may write
     any, the evaluation is kept with Spark's `persist()` (memory, then disk, of the executors) from the first
     action on until `close()`, or the end of a `with` block. If an executor with kept blocks is lost, Spark computes
     these partitions again, and their calls are made again.
@@ -174,23 +174,13 @@ class AsyncStream:
         """0..n rows for each row: what a plain function yields, or returns in a list; else as `map`."""
         return self._processed("flat_map", function, returnType)
 
-    def process(
-        self,
-        function: ProcessFunction,
-        returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
-        *,
-        output_tags: OutputTag | Sequence[OutputTag] | None = None,
-    ) -> AsyncStream:
-        """0..n rows for each row, and side outputs: a `ProcessFunction`; else as `map`.
+    def process(self, function: ProcessFunction, returnType: str | DataType | type[Any] | None = None) -> AsyncStream:  # noqa: N803
+        """0..n rows for each row, and side outputs: a `ProcessFunction`; else as `map`."""
+        return self._processed("process", function, returnType)
 
-        Args:
-            output_tags: the side outputs that the function may write to.
-        """
-        return self._processed("process", function, returnType, OutputTag.all_of(output_tags, "output_tags"))
-
-    def _processed(self, method: str, function: Any, returns: Any, tags: tuple[OutputTag, ...] = ()) -> AsyncStream:
+    def _processed(self, method: str, function: Any, returns: Any) -> AsyncStream:
         declared = checked_type(returns)
-        return self._then(lambda node: process_node(node, method, function, declared, tags, self._source.redact))
+        return self._then(lambda node: process_node(node, method, function, declared, self._source.redact))
 
     def filter(self, function: Rows) -> AsyncStream:
         """The rows for which a plain function of the dict of their columns returns something true.
@@ -228,19 +218,19 @@ class AsyncStream:
         """The rows that the operators of this stream write to a side output, from the same evaluation.
 
         Args:
-            tag: one of your own, from the `output_tags` of an operator; `DEAD_LETTERS`, the rows that failed under
-                `on_error="dead_letter"`: the columns that the operator got, and `error` (type, message, attempts,
-                elapsed, status, function, partition); or `LATENCIES`.
+            tag: one of your own; `DEAD_LETTERS`, the rows that failed under `on_error="dead_letter"`: the columns
+                that the operator got, and `error` (type, message, attempts, elapsed, status, function,
+                partition); or `LATENCIES`.
 
         Raises:
-            FunctionError: no operator of this stream declares it, or one declares it with another schema.
+            FunctionError: no operator of this stream can write to it.
             OptionError: not a tag.
         """
         if not isinstance(tag, OutputTag):
             raise OptionError(f"side_output takes an OutputTag, not {safe_repr(tag)}")
-        if self._tag is not None or tag not in self._source.output_tags(self._node):
+        if self._tag is not None or not self._source.may_write(self._node, tag):
             hint = {DEAD_LETTERS: "an operator with on_error='dead_letter'", LATENCIES: "latency_interval"}.get(
-                tag, "an operator with this tag in its output_tags="
+                tag, "a ProcessFunction, an AsyncFunction or a function with a RuntimeContext"
             )
             raise FunctionError(f"nothing in this stream can write to the side output {tag.name!r}: it needs {hint}")
         side = self._at(self._source, self._node, tag)
