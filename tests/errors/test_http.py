@@ -18,8 +18,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from asyncudf import DEAD_LETTERS, OutputTag
+from asyncudf._errors.answers import retry_after, status_of
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
-from asyncudf._errors.http import retry_after, status_of
 from asyncudf.http import is_retryable
 from asyncudf.testing import run_rows
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._errors.http import Refusal, refusal_of
+from asyncudf._errors.answers import Refusal, refusal_of
 
 
 class AnsweredError(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asyncudf._errors.http import used_up_quota
+from asyncudf._errors.answers import used_up_quota
 from asyncudf.http import PermanentError, ThrottledError, is_retryable
 
 

@@ -15,7 +15,7 @@ import requests
 import urllib3
 from aiohttp import web
 
-from asyncudf._errors.http import Refusal, refusal_of, status_of
+from asyncudf._errors.answers import Refusal, refusal_of, status_of
 from asyncudf.http import is_retryable
 from tests.kit.http_services import serving
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from asyncudf import AsyncUDFError, FatalError
+from asyncudf._errors.answers import refusal_of, retry_after, status_of
 from asyncudf._errors.call_outcome import outcome_of
-from asyncudf._errors.http import refusal_of, retry_after, status_of
 from asyncudf._spark.worker import ErrorReporting
 
 

@@ -11,7 +11,7 @@ import pytest
 import tenacity
 
 from asyncudf import OptionError, RetryStrategy
-from asyncudf._errors.http import retry_after
+from asyncudf._errors.answers import retry_after
 from asyncudf._functions.retry import EndedAttempt
 
 FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_backoff

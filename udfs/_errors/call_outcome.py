@@ -9,8 +9,8 @@ import socket
 import ssl
 from typing import Any
 
+from .answers import Answer, answer_of, is_of_a_broken_message
 from .exceptions import ResultError
-from .http import Answer, answer_of, is_of_a_broken_message
 from .task_faults import errnos_of, fault_of
 from .traces import is_group, leaves, related
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+from .answers import Answer, Refusal, answer_of
 from .call_outcome import CallOutcome, outcome_with
-from .http import Answer, Refusal, answer_of
 from .records import is_fatal
 from .task_faults import TaskFault, fault_of
 

@@ -13,11 +13,11 @@ from tenacity import BaseRetrying as BaseRetrying  # for others: tenacity is imp
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from .._errors.answers import retry_after
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import flag, is_number, is_plain, span
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, OptionError, ResultError
 from .._errors.failure import Failure
-from .._errors.http import retry_after
 from .._errors.safe import safe_repr
 from .._errors.traces import leaves, matches
 

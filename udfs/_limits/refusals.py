@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from .._errors.answers import Refusal
 from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import FatalError
 from .._errors.failure import Failure
-from .._errors.http import Refusal
 from .._errors.records import error_text
 from .gate import AskingAttempt, CallingTask, Gate, Slots
 from .health import SharedHealth

@@ -11,9 +11,7 @@ from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .._errors.call_outcome import CallOutcome, outcome_of
-from .._errors.exceptions import AsyncUDFError, OptionError
-from .._errors.http import (
+from .._errors.answers import (
     LEAST_ERROR,
     TOO_MANY_REQUESTS,
     UNAVAILABLE,
@@ -25,7 +23,9 @@ from .._errors.http import (
     used_up_quota,
     wait_in,
 )
-from .._errors.http import retry_after as asked_wait
+from .._errors.answers import retry_after as asked_wait
+from .._errors.call_outcome import CallOutcome, outcome_of
+from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import is_fatal
 from .._errors.safe import one_line, presentable, safe_repr, type_name
 from .._errors.task_faults import AT_A_LIMIT, fault_of

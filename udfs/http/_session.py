@@ -11,9 +11,9 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .._errors.answers import refusal_of
 from .._errors.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._errors.exceptions import AsyncUDFError, OptionError
-from .._errors.http import refusal_of
 from .._errors.safe import presentable, safe_repr
 from .._functions.async_function import CURRENT_CALL
 from ._tokens import RenewedToken, Request, Token, called, responses

@@ -316,7 +316,7 @@ class Calls:
         self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
     ) -> None:
         """The coroutine of an attempt is over."""
-        if slot.abandoned:
+        if slot.has_retired:
             return
         if slot.attempt is attempt:
             self._end(attempt, results, None if error is None else Failure(error))
@@ -324,13 +324,13 @@ class Calls:
         for row in attempt.rows:  # a ResultFuture has ended the attempt before
             if slot in row.trouble.running_on:
                 row.trouble.running_on = [one for one in row.trouble.running_on if one is not slot]
-                if row.is_over and not row.trouble.running_on:  # the deadline was for its coroutine
+                if row.is_decided and not row.trouble.running_on:  # the deadline was for its coroutine
                     self.deadlines.stop(row)
 
     def _delivered(self, attempt: Attempt, results: Results | None, error: BaseException | None) -> None:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
         slot = attempt.slot
-        if slot.attempt is attempt and not slot.abandoned:
+        if slot.attempt is attempt and not slot.has_retired:
             trouble = attempt.rows[0].own_trouble()
             trouble.running_on = [*trouble.running_on, slot]
             failure = None if error is None else Failure(error)
@@ -586,9 +586,9 @@ class Calls:
     def _expire(self, row: Row) -> None:
         """The deadline of a row has come: it is done, whatever still runs for it."""
         is_at_work = row.state is RowState.CALLING
-        if not (row.is_over or is_at_work):
+        if not (row.is_decided or is_at_work):
             self._give_back(row)
-        if not (row.is_over or row.deadline is None or self._is_late(row)):  # the deadline was moved
+        if not (row.is_decided or row.deadline is None or self._is_late(row)):  # the deadline was moved
             self.deadlines.move(row, row.deadline)
             return
         for slot in row.trouble.running_on:  # their attempts have ended before
@@ -599,9 +599,9 @@ class Calls:
         goes_on = attempt is not None and attempt.leave(row)
         if attempt is not None and not goes_on:
             self._cut(attempt)
-        if self.service.is_broken and not (row.is_over or is_at_work):
+        if self.service.is_broken and not (row.is_decided or is_at_work):
             self._renew(row)  # it is late because its service is dead
-        elif not row.is_over and row.state is not RowState.HELD:
+        elif not row.is_decided and row.state is not RowState.HELD:
             self._time_out(row, goes_on=goes_on)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
@@ -701,7 +701,7 @@ class Calls:
         at_work = [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
         found = [row for attempt in at_work for row in attempt.rows if row.attempt is attempt]
         waiting = [*self.backlog.rows, *(self.service.held_failures or ())]
-        return found + [row for row in waiting if not row.is_over]
+        return found + [row for row in waiting if not row.is_decided]
 
     def close(self) -> None:
         """Stop all timers."""

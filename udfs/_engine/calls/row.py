@@ -104,7 +104,7 @@ class Row(RecordEntry):
         self.state = state
 
     @property
-    def is_over(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether its results are decided; they may still have to be stored."""
         return self.state is RowState.DONE or self.state is RowState.WRITING
 

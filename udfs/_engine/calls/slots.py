@@ -62,7 +62,7 @@ class CallSlot:
     # context that each call has to find; a slot whose context differs ends, and a new slot takes its turn. The check
     # is cheap: a copy shares its variables with the original until one of the two is changed.
 
-    __slots__ = ("abandoned", "attempt", "clean", "context", "is_cancelled", "is_suspended", "own", "task")
+    __slots__ = ("attempt", "clean", "context", "has_retired", "is_cancelled", "is_suspended", "own", "task")
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
@@ -73,7 +73,7 @@ class CallSlot:
         self.own.slot = self
         self.is_suspended = False  # whether the coroutine of the attempt has suspended
         self.is_cancelled = False  # whether the task was cancelled, which may have been taken back
-        self.abandoned = False  # another slot has its turn; its results no longer count
+        self.has_retired = False  # another slot has its turn; its results no longer count
         self.task: asyncio.Task[None]
         self.clean: contextvars.Context  # that each call has to find
 
@@ -95,7 +95,7 @@ class CallSlot:
         if self.is_cancelled:  # a CancelledError may still be pending, also after `uncancel`
             self.is_cancelled = self.task.cancelling() > 0 or self.task._must_cancel  # type: ignore[attr-defined]
         try:
-            return self.is_cancelled or self.abandoned or self.context != self.clean
+            return self.is_cancelled or self.has_retired or self.context != self.clean
         except BaseException:  # a variable was set to a value that cannot be compared, such as an array
             return True
 
@@ -209,7 +209,7 @@ class SlotPool:
     def in_flight(self) -> int:
         """How many calls the slots wait for."""
         leader = self._leader  # it has no call; once it has retired it is not active either
-        return self._active - (leader is not None and not leader.abandoned)
+        return self._active - (leader is not None and not leader.has_retired)
 
     @property
     def oldest(self) -> float:
@@ -219,7 +219,7 @@ class SlotPool:
     @property
     def at_work(self) -> list[CallSlot]:
         """The slots that may have an undecided attempt."""
-        return [slot for slot in self._slots if not slot.abandoned]
+        return [slot for slot in self._slots if not slot.has_retired]
 
     def wake(self) -> None:
         """Start a slot if there is work and capacity for it, and no other slot takes rows."""
@@ -279,20 +279,20 @@ class SlotPool:
         del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
         slot.own.slot = None
         self._slots.discard(slot)
-        if not slot.abandoned:
+        if not slot.has_retired:
             self._active -= 1
         self.release(slot)
 
     def retire(self, slot: CallSlot) -> None:
         """The slot ends: from now on another may take its place."""
-        if not slot.abandoned:
-            slot.abandoned = True
+        if not slot.has_retired:
+            slot.has_retired = True
             self._active -= 1
 
     def abandon(self, slot: CallSlot) -> None:
         """Cancel the slot's call and let another slot start at once, whether or not the call obeys."""
         # The call may clean up for long, or catch the cancellation and go on.
-        if not slot.abandoned:
+        if not slot.has_retired:
             self.retire(slot)
             slot.task.cancel()
 
@@ -300,9 +300,9 @@ class SlotPool:
         """End all slots; if `patient`, coroutines whose rows are done may first finish."""
         self._context = None
         self._account.enter(State.WINDING_DOWN)
-        running = {slot.task for slot in self._slots if not slot.abandoned}
+        running = {slot.task for slot in self._slots if not slot.has_retired}
         if patient and running:
             await asyncio.wait(running, timeout=event_loops.GRACE)
         for slot in self._slots:
-            slot.abandoned = True
+            slot.has_retired = True
         await end_tasks(slot.task for slot in list(self._slots))

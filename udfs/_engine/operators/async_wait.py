@@ -125,7 +125,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._sharing: StoreSharing | None = None
         if stored is not None:
             self._sharing = sharing = StoreSharing(
-                self, stored, options, self._calls, self._queue, self._input, request_batch,
+                self, stored, options, self._calls, self._queue, self._buffer, request_batch,
                 is_single=not spec.many_results,
             )  # fmt: skip
             self._inlet = sharing.inlet
@@ -277,7 +277,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return self._queue.places > 0 if self._has_uncalled else self._queue.is_empty()
 
     def _finish_if_drained(self) -> None:
-        if self._input.is_drained and self._queue.is_empty() and not self._finished.done():
+        if self._buffer.is_drained and self._queue.is_empty() and not self._finished.done():
             self._finished.set_result(None)
 
     # Rows enter.
@@ -288,7 +288,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         Returns:
             That row; without `may_call` it stays in the input if it was known to be one.
         """
-        queue, source, sharing, line = self._queue, self._input, self._sharing, self._queue.line
+        queue, source, sharing, line = self._queue, self._buffer, self._sharing, self._queue.line
         has_others = False
         self._is_taking = True
         try:
@@ -322,7 +322,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 totals[figure] += len(records)
             self._leave(records, results)
         if len(element):
-            self._input.put_back(element)  # type: ignore[arg-type]
+            self._buffer.put_back(element)  # type: ignore[arg-type]
 
     def _has_to_call(self, element: Any) -> bool:
         """Whether an element that is next in line is a row to call."""
@@ -346,7 +346,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """The next row to call; all elements before it have their places."""
         while not self._is_taking and (self._sharing is None or self._sharing.claims.takes_more):
             row = self._take(may_call=True)
-            if row is not None or not self._input.may_have_more or not self._queue.places:
+            if row is not None or not self._buffer.may_have_more or not self._queue.places:
                 return row
         return None
 
@@ -379,18 +379,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if not backlog.ready or not backlog.waits_for_more():
             return bool(backlog.ready)
         is_waiting = self._sharing is not None and self._sharing.is_waiting
-        return self._input.has_ended and not (is_waiting or self._may_form_call())
+        return self._buffer.has_ended and not (is_waiting or self._may_form_call())
 
     def _may_form_call(self) -> bool:
         """Whether a slot would probably find rows for a call; sure only after one was taken."""
         if self._sharing is not None and not self._sharing.claims.takes_more:
             return False
-        if self._input.may_have_more and self._queue.places > 0:
+        if self._buffer.may_have_more and self._queue.places > 0:
             return True
         return bool(self._batch) and (self._batch.is_ready or self._is_starved())  # type: ignore[union-attr]
 
     def _is_starved(self) -> bool:
-        return self._input.has_ended or not self._queue.places  # a full queue waits for the rows of the batch
+        return self._buffer.has_ended or not self._queue.places  # a full queue waits for the rows of the batch
 
     def has_rows(self) -> bool:
         return self._may_form_call() or (self._sharing is not None and self._sharing.is_waiting)
@@ -431,7 +431,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 elif self._service.closed_by is None and not self._has_ready():
                     break
         except BaseException as error:  # the source or the output failed, not a row
-            if slot.abandoned or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
+            if slot.has_retired or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
                 raise  # the pool has cancelled the slot, or other code has, between two calls
             self.fail(error)
         finally:
@@ -451,7 +451,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        calls, service, source, queue = self._calls, self._service, self._input, self._queue
+        calls, service, source, queue = self._calls, self._service, self._buffer, self._queue
         function, starts, returned, clock = calls.function, self._starts, self._returned, calls.clock
         line, ready, is_over, put_record = queue.line, calls.backlog.ready, self._finished.done, queue.put_record
         context, own, rows_have = slot.context, slot.own, ROWS
@@ -543,7 +543,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def wanted_calls(self) -> int:
         """How many calls would be in flight if limits allowed it."""
-        rows = min(self._input.known_rows, self._queue.places)
+        rows = min(self._buffer.known_rows, self._queue.places)
         return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
 
     @property
@@ -579,7 +579,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.STORE
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
-        return State.WINDING_DOWN if self._input.is_drained else State.INPUT
+        return State.WINDING_DOWN if self._buffer.is_drained else State.INPUT
 
     @property
     def in_progress(self) -> tuple[int, int]:

@@ -70,7 +70,7 @@ class BufferedOperator(Operator):
     # Back-pressure ends here. Operators that wait for nothing pass a row on before they return, so only an operator
     # that holds elements can stop when the output is full; the output calls `resume` when it can take more.
     #
-    # _input: elements are taken from it; _inlet: elements are fed to it. Both are one object unless rows are prepared
+    # _buffer: elements are taken from it; _inlet: elements are fed to it. Both are one object unless rows are prepared
     # _held_back: something could leave, but the output could take nothing when it was last asked
     # _finished is set once: everything is emitted, or an error has ended the operator
     # _own_context: without the variables of any call, for callbacks
@@ -86,8 +86,8 @@ class BufferedOperator(Operator):
         self.loop = loop
         self._request_batch = request_batch
         self._fail = fail or self.abort
-        self._input = InputBuffer(request_batch)
-        self._inlet: Inlet = self._input
+        self._buffer = InputBuffer(request_batch)
+        self._inlet: Inlet = self._buffer
         self._held_back = False
         self._own_context = contextvars.copy_context()
         self._finished: asyncio.Future[None] = loop.create_future()
@@ -118,7 +118,7 @@ class BufferedOperator(Operator):
     def insert(self, marker: LatencyMarker) -> None:
         """Put a marker before all elements of the input."""
         if not self.has_finished:
-            self._input.insert(marker)
+            self._buffer.insert(marker)
             self.look_at_input()
 
     def end_of_input(self) -> None:
@@ -206,11 +206,11 @@ class SourceOperator(BufferedOperator):
         if self._output.available <= 0:
             self._held_back = True
             return False
-        element = self._input.next()
+        element = self._buffer.next()
         if isinstance(element, StreamRecord):
             self._output.collect(element)
         elif element is not None:
             emit_marker(self._output, element)
-        elif self._input.is_drained:
+        elif self._buffer.is_drained:
             self._finished.set_result(None)
         return element is not None
