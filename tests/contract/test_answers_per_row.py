@@ -346,6 +346,17 @@ class TestSplitFailed:
             run_rows(f, [1], split_failed=True)
 
 
+def test_the_answer_for_the_only_row_of_a_call_is_what_the_service_has_done() -> None:
+    """Such as that for a row which is called again alone: it was taken for a good answer of the service."""
+    bulk = Bulk(lambda row, sent: ConnectionError() if sent < 4 else row)
+    breaker = CircuitBreaker(window=4, open_for=5.0)
+    assert run_rows(bulk, range(6), returnType="long", batch_size=1, capacity=1, breaker=breaker) == list(range(6))
+    assert [time for time, _ in bulk.calls[:5]] == [0.0, 1.0, 2.0, 3.0, 9.0]
+    refuses = Bulk(lambda row, sent: http.ThrottledError(429, retry_after=1.0))
+    with pytest.raises(FatalError, match="has refused all calls for 120 s"):
+        run_rows(refuses, range(6), returnType="long", batch_size=1, timeout=100.0, on_error="null")
+
+
 def weighed(**options: Any) -> list[list[str]]:
     calls: list[list[str]] = []
 
