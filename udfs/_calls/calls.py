@@ -250,8 +250,6 @@ class Calls:
             self._give_back(row)
         else:
             row.deadline = self.deadlines.start(row, now)
-            if row.trouble is not NO_TROUBLE:
-                row.trouble.idle = 0.0
         row.started = now
         if self._sharing is not None:
             self._sharing.begins(row, now)
@@ -595,25 +593,29 @@ class Calls:
         if row.trouble.running_on:
             row.trouble.running_on = ()
         attempt: Attempt | None = row.attempt
-        goes_on = attempt is not None and attempt.leave(row)
-        if attempt is not None and not goes_on:
-            self._cut(attempt)
+        is_first, is_last = row.counts, True
+        if attempt is not None:
+            is_first, is_last = not attempt.left, not attempt.leave(row)
+            self.counts.leaves(attempt, row, is_last=is_last)
+            if is_last:
+                self._cut(attempt)
         if self.service.is_broken and not (row.is_over or is_at_work):
             self._renew(row)  # it is late because its service is dead
         elif not row.is_over and row.state is not RowState.HELD:
-            self._time_out(row, goes_on=goes_on)
+            self._time_out(row, is_first=is_first, is_last=is_last)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
-    def _time_out(self, row: Row, *, goes_on: bool) -> None:
-        """A row is late; its attempt may go on for other rows."""
+    def _time_out(self, row: Row, *, is_first: bool, is_last: bool) -> None:
+        """A row is late: the first of its attempt, or the last, without which that does not go on."""
         if self._sharing is not None:
             self._sharing.leaves(row)  # the answer of `on_timeout` is for this row alone
         late = Failure(AsyncTimeoutError(f"no result within {self._options.timeout:g} s"))
         answer = self._checker.late(self._invoker, row, late.error)
         failure = answer if type(answer) is Failure else late
         is_at_work = row.trouble.parked is None  # or the call that it follows
-        self.counts.timed_out(row, failure if failure is answer and is_at_work and not goes_on else None)
+        own_failure = failure if failure is answer and is_at_work and is_last else None
+        self.counts.timed_out(row, own_failure, is_first=is_first)
         # A row that waits for its turn says nothing about the service.
         if is_at_work and not failure.is_no_rows_fault and any(map(self.service.looks_down, (failure, late))):
             self._hold([row], [answer], failure)
@@ -675,6 +677,7 @@ class Calls:
         """Let all time of the row, and of the rows that share it, begin anew with its next attempt."""
         for one in (row, *(() if self._sharing is None else self._sharing.renewed(row))):
             self.deadlines.stop(one)
+            self.counts.renewed(one)
             one.started = one.deadline = None
             trouble = one.own_trouble()
             trouble.uncounted, trouble.waited, trouble.refused = one.attempts, 0.0, None
@@ -684,21 +687,25 @@ class Calls:
 
     def count_open(self) -> None:
         """Bring up to date how long the open calls have taken."""
-        self.counts.count_open(self._open_rows())
+        self.counts.count_open(self._open_rows(), self._attempts())
 
     def abandon(self) -> None:
         """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
+        now = self.clock()
         self.counts.abandon(self._open_rows())
-        for slot in self.pool.at_work:
-            if (attempt := slot.attempt) is not None:
-                slot.attempt = None
-                if attempt.is_settled:
-                    self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+        for attempt in self._attempts():
+            self.counts.ends_for_many(attempt, now)
+            attempt.slot.attempt = None
+            if attempt.is_settled:
+                self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+
+    def _attempts(self) -> list[Attempt]:
+        """The attempts that are under way."""
+        return [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
 
     def _open_rows(self) -> list[Row]:
         """The rows that have had an attempt, or may have one, and are not over."""
-        at_work = [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
-        found = [row for attempt in at_work for row in attempt.rows if row.attempt is attempt]
+        found = [row for attempt in self._attempts() for row in attempt.rows if row.attempt is attempt]
         waiting = [*self.backlog.rows, *(self.service.held_failures or ())]
         return found + [row for row in waiting if not row.is_over]
 
