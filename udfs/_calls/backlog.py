@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from .attempt import Attempt
 from .invokers import BatchBounds
@@ -26,7 +27,8 @@ class Backlog:
         ready: attempts that may begin.
     """
 
-    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out.
+    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out. One that
+    # was held for that, and is ready again, is there twice: the first of the two is its next attempt.
 
     def __init__(
         self,
@@ -54,10 +56,9 @@ class Backlog:
 
     @property
     def rows(self) -> Iterator[Row]:
-        """The rows that are ready, or will be."""
-        yield from [*self._backing_off]
-        for attempt in [*self.ready]:
-            yield from (row for row in attempt.rows if row.state is RowState.READY)
+        """The rows that are ready, or will be; each once."""
+        ready = (row for attempt in self.ready for row in attempt.rows if row.state is RowState.READY)
+        yield from [*dict.fromkeys(chain(self._backing_off, ready))]
 
     @property
     def has_new(self) -> bool:
