@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from asyncudf import AsyncUDFError, CircuitBreaker, RetryStrategy
+from asyncudf.testing import MemoryStore
 from tests.kit.engines import Engine
 from tests.kit.figures import figures_so_far
 
@@ -110,3 +111,16 @@ def test_rows_whose_time_begins_anew() -> None:
     assert run(Service((0.5, dead)), 9, whole=True, batch_size=1, retry=RETRY, breaker=breaker).in_flight["mean"] > 0
     service = Service(*[(0.5, dead)] * 12, (0.5, {}))
     assert run(service, 9, whole=True, batch_size=1, retry=RETRY, breaker=breaker).failures == 0
+
+
+@pytest.mark.parametrize("rows", [[1, 1, 1, 2, 3], [2, 3, 1, 1, 1], [1, 2, 2, 3, 3, 3]], ids=str)
+def test_rows_that_are_called_for_the_first_time_with_others_that_are_called_again(rows: list[int]) -> None:
+    """After an outage rows that had waited for the call of an equal row are called with those that were called."""
+    service = Service(*[(100.0, {})] * 3, (0.5, {}))
+    shared: dict[str, Any] = {"store": MemoryStore(), "version": "1", "breaker": CircuitBreaker(window=1, open_for=3.0)}
+    engine = Engine(service, returnType="long", batch_size=len(rows), timeout=2.0, **shared)
+    engine.feed(rows)
+    engine.end()
+    engine.run()
+    found = check(engine, service)
+    assert (engine.output, found.attempts, found.rows) == (rows, len(service.begun), len(rows))

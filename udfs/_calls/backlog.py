@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 
 from .attempt import Attempt
 from .invokers import BatchBounds
@@ -27,8 +26,8 @@ class Backlog:
         ready: attempts that may begin.
     """
 
-    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out. One that
-    # was held for that, and is ready again, is there twice: the first of the two is its next attempt.
+    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out. A row is
+    # there once while it is READY.
 
     def __init__(
         self,
@@ -56,9 +55,10 @@ class Backlog:
 
     @property
     def rows(self) -> Iterator[Row]:
-        """The rows that are ready, or will be; each once."""
-        ready = (row for attempt in self.ready for row in attempt.rows if row.state is RowState.READY)
-        yield from [*dict.fromkeys(chain(self._backing_off, ready))]
+        """The rows that are ready, or will be."""
+        yield from [*self._backing_off]
+        for attempt in [*self.ready]:
+            yield from (row for row in attempt.rows if row.state is RowState.READY)
 
     @property
     def has_new(self) -> bool:
@@ -78,6 +78,15 @@ class Backlog:
             if row.state is not RowState.READY:
                 row.move(RowState.READY)
         self.ready.appendleft(attempt)
+
+    def take_out(self, row: Row) -> None:
+        """A row that is ready is not called next, but may be put again."""
+        for place in range(len(self.ready) - 1, -1, -1):  # most such rows came last
+            if row in (rows := self.ready[place].rows):
+                self.ready[place].rows = [one for one in rows if one is not row]
+                if len(rows) == 1:
+                    del self.ready[place]
+                return
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, together: bool) -> None:
         """Let rows be ready after so many seconds; `together`: as one attempt, which no other row joins."""

@@ -214,16 +214,17 @@ class Calls:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
-        is_first = not rows[0].attempts
+        is_first = not rows[0].attempts and (len(rows) == 1 or not any(row.attempts for row in rows))
         for row in rows:
             if row.trouble.parked is not None:
                 self._give_back(row)
                 self.counts.unpark(row)
             if row.started is None or not row.attempts:
                 self._start_time(row, now)
+            if not row.attempts:
+                row.counts = is_first and row is rows[0]
             row.attempts += 1
             row.attempt = attempt
-            row.counts = row is rows[0] if is_first else row.counts
             row.move(RowState.CALLING)
         if not is_first:
             self.counts.starts_again(rows)
@@ -644,6 +645,8 @@ class Calls:
         assert self.service.held_failures is not None
         for row, outcome in zip(rows, outcomes, strict=True):
             self._park(row, None, self.clock())
+            if row.state is RowState.READY:
+                self.backlog.take_out(row)
             row.move(RowState.HELD)
             if not row.trouble.running_on:
                 self.deadlines.stop(row)
