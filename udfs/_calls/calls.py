@@ -499,9 +499,9 @@ class Calls:
         self.backlog.back_off(rows, decision.delay, together=together)
 
     def _halve(self, rows: Sequence[Row], failure: Failure, now: float) -> None:
-        """Call each half of these rows, whose call has so failed as a whole."""
+        """Call each half of these rows, whose call has so failed as a whole; one row, of which others go on, alone."""
         middle = len(rows) // 2
-        for half in (rows[:middle], rows[middle:]):
+        for half in filter(None, (rows[:middle], rows[middle:])):
             for row in half:
                 self._park(row, failure.error, now)
             self.backlog.put(Attempt(half))
