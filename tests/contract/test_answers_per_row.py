@@ -346,6 +346,42 @@ class TestSplitFailed:
             run_rows(f, [1], split_failed=True)
 
 
+def test_one_row_is_left_of_a_call_that_failed_as_a_whole() -> None:
+    """It has no attempt left that retries would make, and the other rows of the call have: it is called alone."""
+    calls = []
+
+    async def fails_twice(x: pa.Array) -> list[Any]:
+        rows = x.to_pylist()
+        calls.append(rows)
+        await asyncio.sleep(10.0 if rows == [3] else 1.0)
+        if len(rows) > 1:
+            raise ConnectionError
+        return (
+            rows if calls.count(rows) + sum(len(one) > 1 for one in calls) > 2 or rows == [3] else [ConnectionError()]
+        )
+
+    again = RetryStrategy.fixed_delay(3, 1.5)
+    options: dict[str, Any] = {"batch_size": 2, "batch_linger": 0.01, "capacity": 1, "split_failed": True}
+    engine = Engine(fails_twice, returnType="long", retry=again, **options)
+    for row, time in ((1, 0.0), (2, 3.0), (3, 4.0)):
+        engine.loop.call_at(time, engine.feed, [row])
+    engine.loop.call_at(5.0, engine.end)
+    engine.run()
+    assert calls == [[1], [1], [2], [3], [1, 2], [1], [2]]
+    assert engine.output == [1, 2, 3]
+
+
+def test_the_answer_for_the_only_row_of_a_call_is_what_the_service_has_done() -> None:
+    """Such as that for a row which is called again alone: it was taken for a good answer of the service."""
+    bulk = Bulk(lambda row, sent: ConnectionError() if sent < 4 else row)
+    breaker = CircuitBreaker(window=4, open_for=5.0)
+    assert run_rows(bulk, range(6), returnType="long", batch_size=1, capacity=1, breaker=breaker) == list(range(6))
+    assert [time for time, _ in bulk.calls[:5]] == [0.0, 1.0, 2.0, 3.0, 9.0]
+    refuses = Bulk(lambda row, sent: http.ThrottledError(429, retry_after=1.0))
+    with pytest.raises(FatalError, match="has refused all calls for 120 s"):
+        run_rows(refuses, range(6), returnType="long", batch_size=1, timeout=100.0, on_error="null")
+
+
 def weighed(**options: Any) -> list[list[str]]:
     calls: list[list[str]] = []
 

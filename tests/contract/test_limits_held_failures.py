@@ -12,7 +12,9 @@ import pytest
 
 from asyncudf import AdaptiveCapacity, CircuitBreaker, RetryStrategy, async_pandas_udf
 from asyncudf.testing import MemoryStore, run_rows
+from tests.kit.engines import Engine
 from tests.kit.errors import task_fails
+from tests.kit.figures import figures_so_far
 from tests.kit.limited import Service, now
 from tests.kit.stores import LeasedStore, SlowStore
 
@@ -127,6 +129,25 @@ def test_no_row_of_an_outage_is_called_twice_at_once() -> None:
     store = MemoryStore(key=lambda x, city: city)
     options: dict[str, Any] = {"timeout": 5.0, "breaker": CircuitBreaker(window=20, open_for=5), "version": "1"}
     assert len(run_rows(hangs, rows, capacity=10, store=store, **options)) == 600
+
+
+def test_a_task_that_is_cancelled_in_an_outage_ends_its_calls() -> None:
+    """Also where equal rows have waited for a call that hung: each was twice in the line of those to be called next."""
+    ended = []
+
+    async def hangs(x: int) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.append(now())
+
+    shared: dict[str, Any] = {"store": MemoryStore(), "version": "1", "breaker": CircuitBreaker(window=3, open_for=3.0)}
+    engine = Engine(hangs, returnType="int", capacity=3, timeout=2.0, **shared)
+    engine.feed([1, 1, 1, 2, 2, 3])
+    engine.run(until=6.0)
+    assert ended == [2.0, 2.0, 2.0, 6.0]
+    found = figures_so_far(engine)
+    assert (found.attempts, found.abandoned) == (4, 3)
 
 
 def test_equal_rows_have_the_time_of_the_one_that_is_called() -> None:

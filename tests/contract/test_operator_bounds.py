@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from asyncudf import OutputTag, RuntimeContext
+from asyncudf import OutputTag, RuntimeContext, http
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.engines import Engine
 
@@ -176,3 +177,28 @@ def test_a_slot_that_finds_no_row_and_ends_is_no_call_less(rows: int) -> None:
     engine.run()
     assert (len(engine.output), (rows, rows) in seen) == (rows, True)
     assert [one for one in seen if one[0] != one[1]] == []
+
+
+def test_rows_whose_deadline_was_moved_are_gone_once_they_are_done() -> None:
+    """A pause of all calls moves the deadlines of rows: each of them lived on until its deadline would have come."""
+    sent, alive = Counter[str](), list[int]()
+
+    class Argument(str):
+        """What a row holds, so that it is seen whether it lives."""
+
+    async def refuses_twice(x: str) -> str:
+        sent[x + x] += 1
+        await asyncio.sleep(0.05)
+        if sent[x + x] < 3:
+            raise http.ThrottledError(429, retry_after=0.1)
+        alive.append(sum(one() is not None for one in held))
+        return x + x
+
+    rows = [Argument(number) for number in range(200)]
+    held = [weakref.ref(row) for row in rows]
+    engine = Engine(refuses_twice, capacity=20, timeout=3600.0, output_mode="unordered")
+    engine.feed(rows.pop(0) for _ in range(200))
+    engine.end()
+    engine.run()
+    assert len(engine.output) == 200
+    assert alive[-1] <= 20, "those in flight"

@@ -122,6 +122,19 @@ def test_a_failed_call_is_made_by_the_next_task(vectorized: bool) -> None:
     assert sorted(map(str, out[0] + out[1])).count("OSLO") >= 2
 
 
+def test_a_stored_failure_is_that_of_rows_of_other_tasks_that_wait_for_the_call() -> None:
+    calls = Counter[str]()
+
+    async def fails(city: str) -> str:
+        calls[city] += 1
+        await asyncio.sleep(1.0)
+        raise ValueError(city)
+
+    shared = Tasks(fails, [["oslo"], ["oslo", "oslo"]], store=LeasedStore(error_ttl=60.0), on_error="capture")
+    errors = [row["error"]["type"] for emitted in shared.run() for row in emitted]
+    assert (errors, calls) == (["ValueError"] * 3, {"oslo": 1})
+
+
 def test_what_a_cancelled_task_was_calling_another_calls() -> None:
     weather, store = Counting(10.0), LeasedStore()
     shared = Tasks(weather.function, [["oslo"], ["oslo", "bergen"]], store=store)

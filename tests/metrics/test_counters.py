@@ -21,6 +21,7 @@ from asyncudf import (
     async_pandas_udf,
     http,
 )
+from asyncudf.testing import MemoryStore
 from tests.kit.costs import python_calls
 from tests.kit.engines import Engine
 from tests.kit.figures import figures, figures_so_far
@@ -216,6 +217,26 @@ def test_each_call_of_a_task_that_fails_counts_once() -> None:
         found = figures_so_far(engine)
         assert (found.calls, found.attempts, found.abandoned, found.timeouts) == (begun, begun, begun, 0)
         assert found.in_flight["mean"] == pytest.approx(begun * 0.5 / found.seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+def test_no_limit_comes_once_a_task_is_cancelled(limit: str) -> None:
+    """Its calls, and the rows that follow them, were abandoned; some take a while to clean up."""
+
+    async def cleans_up(x: int) -> int:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(3)
+        return x
+
+    shared: dict[str, Any] = {"store": MemoryStore(), "version": "1"}
+    for rows, sharing in ([1, 2, 3], {}), ([1, 1, 1], shared):
+        engine = Engine(cleans_up, on_error="null", output_mode="unordered", **{limit: 1.0}, **sharing)
+        engine.feed(rows)
+        engine.run(until=0.5)
+        found = figures_so_far(engine)
+        assert (found.timeouts, found.abandoned, engine.output) == (0, len(set(rows)), [])
 
 
 def test_calls_that_go_on_count_as_far_as_they_are() -> None:

@@ -26,7 +26,8 @@ class Backlog:
         ready: attempts that may begin.
     """
 
-    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out.
+    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out. A row is
+    # there once while it is READY.
 
     def __init__(
         self,
@@ -77,6 +78,15 @@ class Backlog:
             if row.state is not RowState.READY:
                 row.move(RowState.READY)
         self.ready.appendleft(attempt)
+
+    def take_out(self, row: Row) -> None:
+        """A row that is ready is not called next, but may be put again."""
+        for place in range(len(self.ready) - 1, -1, -1):  # most such rows came last
+            if row in (rows := self.ready[place].rows):
+                self.ready[place].rows = [one for one in rows if one is not row]
+                if len(rows) == 1:
+                    del self.ready[place]
+                return
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, together: bool) -> None:
         """Let rows be ready after so many seconds; `together`: as one attempt, which no other row joins."""

@@ -214,7 +214,7 @@ class Calls:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
-        is_new = False  # whether a row is called for the first time; one such row counts as the call
+        is_first = not rows[0].attempts and (len(rows) == 1 or not any(row.attempts for row in rows))
         for row in rows:
             if row.trouble.parked is not None:
                 self._give_back(row)
@@ -222,11 +222,11 @@ class Calls:
             if row.started is None or not row.attempts:
                 self._start_time(row, now)
             if not row.attempts:
-                row.counts, is_new = not is_new, True
+                row.counts = is_first and row is rows[0]
             row.attempts += 1
             row.attempt = attempt
             row.move(RowState.CALLING)
-        if not is_new:
+        if not is_first:
             self.counts.starts_again(rows)
             attempt.number = max(row.attempts for row in rows)
         if self.asks:
@@ -251,8 +251,6 @@ class Calls:
             self._give_back(row)
         else:
             row.deadline = self.deadlines.start(row, now)
-            if row.trouble is not NO_TROUBLE:
-                row.trouble.idle = 0.0
         row.started = now
         if self._sharing is not None:
             self._sharing.begins(row, now)
@@ -349,8 +347,8 @@ class Calls:
             seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
             self.service.spending.settle(attempt, seen, failure, is_cut=False)
         reported = failure
-        if results is not None and len(results) > 1:
-            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
+        if results is not None and (errors := [one for one in results if isinstance(one, BaseException)]):
+            usual = usual_error(errors, len(results))
             reported = None if usual is None else Failure(usual)
         if attempt.has_asked or reported is not None:
             self._report(attempt, reported, now)
@@ -501,9 +499,9 @@ class Calls:
         self.backlog.back_off(rows, decision.delay, together=together)
 
     def _halve(self, rows: Sequence[Row], failure: Failure, now: float) -> None:
-        """Call each half of these rows, whose call has so failed as a whole."""
+        """Call each half of these rows, whose call has so failed as a whole; one row, of which others go on, alone."""
         middle = len(rows) // 2
-        for half in (rows[:middle], rows[middle:]):
+        for half in filter(None, (rows[:middle], rows[middle:])):
             for row in half:
                 self._park(row, failure.error, now)
             self.backlog.put(Attempt(half))
@@ -596,25 +594,29 @@ class Calls:
         if row.trouble.running_on:
             row.trouble.running_on = ()
         attempt: Attempt | None = row.attempt
-        goes_on = attempt is not None and attempt.leave(row)
-        if attempt is not None and not goes_on:
-            self._cut(attempt)
+        is_first, is_last = row.counts, True
+        if attempt is not None:
+            is_first, is_last = not attempt.left, not attempt.leave(row)
+            self.counts.leaves(attempt, row, is_last=is_last)
+            if is_last:
+                self._cut(attempt)
         if self.service.is_broken and not (row.is_decided or is_at_work):
             self._renew(row)  # it is late because its service is dead
         elif not row.is_decided and row.state is not RowState.HELD:
-            self._time_out(row, goes_on=goes_on)
+            self._time_out(row, is_first=is_first, is_last=is_last)
         self.service.wake()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
-    def _time_out(self, row: Row, *, goes_on: bool) -> None:
-        """A row is late; its attempt may go on for other rows."""
+    def _time_out(self, row: Row, *, is_first: bool, is_last: bool) -> None:
+        """A row is late: the first of its attempt, or the last, without which that does not go on."""
         if self._sharing is not None:
             self._sharing.leaves(row)  # the answer of `on_timeout` is for this row alone
         late = Failure(AsyncTimeoutError(f"no result within {self._options.timeout:g} s"))
         answer = self._checker.late(self._invoker, row, late.error)
         failure = answer if type(answer) is Failure else late
         is_at_work = row.trouble.parked is None  # or the call that it follows
-        self.counts.timed_out(row, failure if failure is answer and is_at_work and not goes_on else None)
+        own_failure = failure if failure is answer and is_at_work and is_last else None
+        self.counts.timed_out(row, own_failure, is_first=is_first)
         # A row that waits for its turn says nothing about the service.
         if is_at_work and not failure.is_no_rows_fault and any(map(self.service.looks_down, (failure, late))):
             self._hold([row], [answer], failure)
@@ -643,6 +645,8 @@ class Calls:
         assert self.service.held_failures is not None
         for row, outcome in zip(rows, outcomes, strict=True):
             self._park(row, None, self.clock())
+            if row.state is RowState.READY:
+                self.backlog.take_out(row)
             row.move(RowState.HELD)
             if not row.trouble.running_on:
                 self.deadlines.stop(row)
@@ -676,6 +680,7 @@ class Calls:
         """Let all time of the row, and of the rows that share it, begin anew with its next attempt."""
         for one in (row, *(() if self._sharing is None else self._sharing.renewed(row))):
             self.deadlines.stop(one)
+            self.counts.renewed(one)
             one.started = one.deadline = None
             trouble = one.own_trouble()
             trouble.uncounted, trouble.waited, trouble.refused = one.attempts, 0.0, None
@@ -685,21 +690,25 @@ class Calls:
 
     def count_open(self) -> None:
         """Bring up to date how long the open calls have taken."""
-        self.counts.count_open(self._open_rows())
+        self.counts.count_open(self._open_rows(), self._attempts())
 
     def abandon(self) -> None:
         """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
+        now = self.clock()
         self.counts.abandon(self._open_rows())
-        for slot in self.pool.at_work:
-            if (attempt := slot.attempt) is not None:
-                slot.attempt = None
-                if attempt.is_settled:
-                    self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+        for attempt in self._attempts():
+            self.counts.ends_for_many(attempt, now)
+            attempt.slot.attempt = None
+            if attempt.is_settled:
+                self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+
+    def _attempts(self) -> list[Attempt]:
+        """The attempts that are under way."""
+        return [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
 
     def _open_rows(self) -> list[Row]:
         """The rows that have had an attempt, or may have one, and are not over."""
-        at_work = [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
-        found = [row for attempt in at_work for row in attempt.rows if row.attempt is attempt]
+        found = [row for attempt in self._attempts() for row in attempt.rows if row.attempt is attempt]
         waiting = [*self.backlog.rows, *(self.service.held_failures or ())]
         return found + [row for row in waiting if not row.is_decided]
 

@@ -47,8 +47,17 @@ class CallCounts:
 
     def ends_for_many(self, attempt: Attempt, now: float) -> None:
         """An attempt ends that is not that of one call; its rows still have it."""
-        counting = sum(row.counts for row in attempt.rows if row.attempt is attempt)
-        self._counters.totals.joint_seconds += (1 - counting) * (now - attempt.began)
+        self._counters.totals.joint_seconds += _joint_seconds(attempt, now)
+
+    def leaves(self, attempt: Attempt, row: Row, *, is_last: bool) -> None:
+        """A row leaves an attempt, which ends if it is the last one."""
+        self._counters.totals.joint_seconds += (is_last - row.counts) * (self._counters.clock() - attempt.began)
+
+    def renewed(self, row: Row) -> None:
+        """The time of a row begins anew with its next attempt: that of its attempts so far is counted now."""
+        if row.attempts and row.counts and row.started is not None:
+            self._counters.totals.joint_seconds += _seconds_of(row, self._counters.clock())
+            row.trouble.idle = 0.0
 
     def failure(self, failure: Failure) -> None:
         """An attempt has ended so."""
@@ -68,9 +77,14 @@ class CallCounts:
         """The limit of an attempt has come."""
         self._counters.totals.timeouts += 1
 
-    def timed_out(self, row: Row, failure: Failure | None) -> None:
-        """A row is late; the failure of its attempt, if that ends with it."""
-        self._counters.totals.timeouts += row.counts
+    def timed_out(self, row: Row, failure: Failure | None, *, is_first: bool) -> None:
+        """A row is late.
+
+        Args:
+            failure: of its attempt, if that ends with it.
+            is_first: of its attempt, or of its call if no attempt was under way.
+        """
+        self._counters.totals.timeouts += is_first
         self.unpark(row)
         if failure is not None and row.attempts:  # one without an attempt follows another call
             self.failure(failure)
@@ -106,13 +120,15 @@ class CallCounts:
         self._counters.totals.rows += 1
         self._counters.totals.results += sum(type(result) is not SideRecord for result in results)
 
-    def count_open(self, rows: Iterable[Row]) -> None:
-        """Bring up to date how long the open calls have taken."""
+    def count_open(self, rows: Iterable[Row], attempts: Iterable[Attempt]) -> None:
+        """Bring up to date how long the open calls have taken; `attempts` are under way."""
         now, seconds = self._counters.clock(), 0.0
         for row in rows:
             if row.attempts and row.counts and row.started is not None:
-                trouble = row.trouble
-                seconds += (now if trouble.parked is None else trouble.parked) - row.started - trouble.idle
+                seconds += _seconds_of(row, now)
+        for attempt in attempts:
+            if len(attempt.rows) > 1 or not attempt.rows[0].counts:
+                seconds += _joint_seconds(attempt, now)
         self._counters.totals.open_seconds = seconds
 
     def abandon(self, rows: Sequence[Row]) -> None:
@@ -148,3 +164,15 @@ class CallCounts:
                 message = error_message(error, redacted=self._redacted)
                 text = re.split(r"[:;.]\s|\n", message, maxsplit=1)[0][:LONGEST_CAUSE]
             ended_by[option or getattr(error, "option", None) or text] += 1
+
+
+def _joint_seconds(attempt: Attempt, now: float) -> float:
+    """The time of an attempt, less what the rows that have it count of it."""
+    counting = sum(row.counts for row in attempt.rows if row.attempt is attempt)
+    return (1 - counting) * (now - attempt.began)
+
+
+def _seconds_of(row: Row, now: float) -> float:
+    """What a row that counts, and is not done, has of the time of its attempts."""
+    trouble = row.trouble
+    return (now if trouble.parked is None else trouble.parked) - row.started - trouble.idle  # type: ignore[operator]

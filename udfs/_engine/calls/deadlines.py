@@ -10,6 +10,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 ROUNDING = 1e-9  # seconds
+FEW = 100  # deadlines that have moved and stopped: fewer are not looked for
 Watched = TypeVar("Watched")
 
 
@@ -28,7 +29,8 @@ class Deadlines(Generic[Watched]):
     #
     # line: the deadlines that have not moved, in their order; put into it and taken out of it directly
     # timer fires no later than the first deadline
-    # _moved: the others; _heap: these in their order, and older entries of them, which are skipped
+    # _moved: the others, each with its time and a number that is new with each move; _numbered: these by their numbers
+    # _heap: times and numbers in their order; those of no one any more are skipped, and keep nothing alive
     # _fires: when the timer fires
 
     def __init__(
@@ -47,8 +49,9 @@ class Deadlines(Generic[Watched]):
         self.line: dict[Watched, float] = {}
         self.timer: asyncio.TimerHandle | None = None
         self._fires = 0.0
-        self._moved: dict[Watched, float] = {}
-        self._heap: list[tuple[float, int, Watched]] = []
+        self._moved: dict[Watched, tuple[float, int]] = {}
+        self._numbered: dict[int, Watched] = {}
+        self._heap: list[tuple[float, int]] = []
         self._numbers = count()
         self._context = contextvars.copy_context()
 
@@ -63,21 +66,29 @@ class Deadlines(Generic[Watched]):
 
     def move(self, one: Watched, when: float) -> None:
         """Let a deadline come at another time."""
-        self.line.pop(one, None)
-        self._moved[one] = when
-        heapq.heappush(self._heap, (when, next(self._numbers), one))
+        self.stop(one)
+        self._moved[one] = when, number = when, next(self._numbers)
+        self._numbered[number] = one
+        heapq.heappush(self._heap, (when, number))
+        if len(self._heap) > FEW + 2 * len(self._moved):
+            self._heap = [moved for moved in self._heap if moved[1] in self._numbered]
+            heapq.heapify(self._heap)
         if self.timer is None or when < self._fires:
             self.watch_for(when)
 
     def stop(self, one: Watched) -> float | None:
         """Stop a deadline; returns when it would have come, if it ran."""
         when = self.line.pop(one, None)
-        return self._moved.pop(one, None) if when is None and self._moved else when
+        if when is None and one in self._moved:
+            when, number = self._moved.pop(one)
+            del self._numbered[number]
+        return when
 
     def close(self) -> None:
         """Stop all deadlines."""
         self.line.clear()
         self._moved.clear()
+        self._numbered.clear()
         self._heap.clear()
         if self.timer is not None:
             self.timer.cancel()
@@ -99,13 +110,13 @@ class Deadlines(Generic[Watched]):
                 self.watch_for(when)
                 break
             due.append(one)
-        heap, moved = self._heap, self._moved
-        while heap and (moved.get(heap[0][2]) != heap[0][0] or heap[0][0] <= now):
-            when, _, one = heapq.heappop(heap)
-            if moved.get(one) == when:
-                due.append(one)
+        heap, numbered = self._heap, self._numbered
+        while heap and (heap[0][0] <= now or heap[0][1] not in numbered):
+            _, number = heapq.heappop(heap)
+            if number in numbered:
+                due.append(numbered[number])
         if heap and (self.timer is None or heap[0][0] < self._fires):
             self.watch_for(heap[0][0])
         for one in due:  # to expire one may stop another that is due
-            if self.line.pop(one, None) is not None or moved.pop(one, None) is not None:
+            if self.stop(one) is not None:
                 self._expire(one)

@@ -215,6 +215,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
         self._calls.abandon()
+        if exc_type is not None:
+            self._calls.close()  # no row has an answer any more; else coroutines that run on have their deadlines
         if self._sharing is not None:
             await self._sharing.end()
         self._calls.abandon()  # calls that have begun meanwhile
