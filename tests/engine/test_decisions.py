@@ -72,6 +72,7 @@ def test_refusals_keep_a_row_without_a_deadline_for_an_hour_from_the_first() -> 
     [
         (WRONG, True, False, Ending.SPLIT),
         (DOWN, True, True, Ending.SPLIT),
+        (ThrottledError(200.0), True, False, Ending.DONE),  # halves would be refused as well
         (WRONG, False, False, Ending.DONE),
         (DOWN, False, True, Ending.HOLD),
         (SystemExit(), True, True, Ending.DONE),  # says nothing about its rows, nor about the service

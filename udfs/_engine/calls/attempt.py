@@ -16,7 +16,7 @@ class Attempt:
 
     Args:
         rows: that are called together.
-        joins: whether other rows that are called again may join it.
+        may_be_joined: whether other rows that are called again may join it.
     """
 
     # An attempt may end by its coroutine, its ResultFuture, its own limit, or the deadlines of its rows, or by several
@@ -25,23 +25,23 @@ class Attempt:
     # A row whose deadline comes leaves the attempt: it is the attempt of those of `rows` whose `attempt` it is.
     #
     # began: when it was let begin
-    # cost: in permits of each rate limit, and then of each budget; None: not asked yet
+    # costs: in permits of each rate limit, and then of each budget; None: not asked yet
     # counts_for_breaker: whether a failure says something about the service
     # has_asked: whether the limits have let it begin, and are told when it ends
     # left: how many of its rows have left it
     # number: the most attempts that one of its rows had, with this one
-    # reserved: of its costs, until it is known what it did cost; None: nothing will be given back
+    # reserved: of these costs, until it is known what it did cost; None: nothing will be given back
     # state: what the function can ask for; None if it cannot
     # ticket: that the circuit breaker has given it
 
     __slots__ = (
-        "began", "costs", "counts_for_breaker", "has_asked", "joins", "left", "number", "reserved", "rows", "slot",
-        "state", "ticket",
+        "began", "costs", "counts_for_breaker", "has_asked", "left", "may_be_joined", "number", "reserved", "rows",
+        "slot", "state", "ticket",
     )  # fmt: skip
 
-    def __init__(self, rows: Sequence[Row], *, joins: bool = False) -> None:
+    def __init__(self, rows: Sequence[Row], *, may_be_joined: bool = False) -> None:
         self.rows = rows
-        self.joins = joins
+        self.may_be_joined = may_be_joined
         self.slot: Any = None  # in which it runs
         self.began = 0.0
         self.left = self.ticket = 0

@@ -88,34 +88,38 @@ class Backlog:
                     del self.ready[place]
                 return
 
-    def back_off(self, rows: Sequence[Row], seconds: float, *, together: bool) -> None:
-        """Let rows be ready after so many seconds; `together`: as one attempt, which no other row joins."""
+    def back_off(self, rows: Sequence[Row], seconds: float, *, as_one: bool) -> None:
+        """Let rows be ready after so many seconds, which is before their deadlines.
+
+        Args:
+            as_one: as one attempt, which no other row joins; else each waits for others to be called with.
+        """
         for row in rows:
             row.move(RowState.BACKING_OFF)
         self._backing_off.update(rows)
         self._operator.waiting_has_changed()
-        self._operator.loop.call_later(seconds, self._end_back_off, rows, together)
+        self._operator.loop.call_later(seconds, self._end_back_off, rows, as_one)
 
-    def _end_back_off(self, rows: Sequence[Row], together: bool) -> None:
+    def _end_back_off(self, rows: Sequence[Row], as_one: bool) -> None:
         self._backing_off.difference_update(rows)
         self._operator.waiting_has_changed()
-        self.again([row for row in rows if row.state is RowState.BACKING_OFF], together=together)
+        self.again([row for row in rows if row.state is RowState.BACKING_OFF], as_one=as_one)
 
-    def again(self, rows: Sequence[Row], *, together: bool = False) -> None:
+    def again(self, rows: Sequence[Row], *, as_one: bool = False) -> None:
         """Rows that had an attempt are ready for another one."""
         now = self._operator.counters.clock()
         for row in rows:
             row.own_trouble().ready = now
-        is_joint = self._bounds.is_many and not together
-        for part in [rows] if together and rows else [(row,) for row in rows]:
-            self.put(Attempt(part, joins=is_joint))
+        is_joint = self._bounds.is_many and not as_one
+        for part in [rows] if as_one and rows else [(row,) for row in rows]:
+            self.put(Attempt(part, may_be_joined=is_joint))
         if is_joint and self._service.has_rate_limit:
             self._operator.loop.call_later(GATHERED_FOR, self._pool.wake)
 
     def waits_for_more(self) -> bool:
         """Whether the rows to be called again are few, and should wait a little for others: each call costs permits."""
         first = self.ready[0]
-        if not (first.joins and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
+        if not (first.may_be_joined and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
             return False
         (row,) = first.rows
         end = row.trouble.ready + GATHERED_FOR - TIMERS_EARLY
@@ -126,7 +130,7 @@ class Backlog:
         while self.ready:
             attempt = self.ready.popleft()
             rows = [row for row in attempt.rows if self._may_go_on(row)]
-            if attempt.joins:
+            if attempt.may_be_joined:
                 rows = self._joined(rows)
             if len(rows) == len(attempt.rows):
                 return attempt
@@ -141,7 +145,7 @@ class Backlog:
             (row,) = rows
             if (more := self._weight_of(row)) is not None:
                 if joined and weight + more > bounds.most_weight:
-                    self.ready.appendleft(Attempt(rows, joins=True))
+                    self.ready.appendleft(Attempt(rows, may_be_joined=True))
                     break
                 joined.append(row)
                 weight += more
@@ -149,7 +153,7 @@ class Backlog:
         return joined
 
     def _next_that_joins(self) -> Sequence[Row]:
-        while self.ready and self.ready[0].joins:
+        while self.ready and self.ready[0].may_be_joined:
             rows = self.ready.popleft().rows
             if self._may_go_on(rows[0]):
                 return rows

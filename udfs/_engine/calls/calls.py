@@ -3,11 +3,11 @@
 The order of wrapping, outermost first, with the code that does it:
 
     deadline(               Deadlines, _expire          covers all attempts and back-offs of a row
-      retry(                Decisions, _back_off        a row in back-off holds no slot
-        breaker( limits(    Service                     an attempt that may not begin is the next one
-          slot(             SlotPool                    one slot, one attempt
-            attempt_timeout(  start, _attempt_expired
-              function)))))   Invoker.invoke
+      retry(                Decisions, Backlog          a row in back-off holds no slot
+        limits(             Service                     an attempt that may not begin is the next one
+        slot(               SlotPool                    one slot, one attempt
+          attempt_timeout(    start, _attempt_expired
+            function))))        Invoker.invoke
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .deadlines import ROUNDING, Deadlines
 from .decisions import Decision, Decisions, Ending, RetryAt, Way
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
-from .row import NO_TROUBLE, Row, RowSharing, RowState, Trouble
+from .row import Row, RowSharing, RowState, Trouble
 from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
 
@@ -75,7 +75,7 @@ class Calls:
         rng: random.Random,
     ) -> None:
         counters = operator.counters
-        self._operator = operator
+        self.operator = operator
         self._options = options
         self.pool = pool
         self._costs = costs
@@ -84,22 +84,21 @@ class Calls:
         self._rng = rng
         self._loop = operator.loop
         self.clock = counters.clock
-        self._latencies = counters.latencies
-        self._validate = validate
+        self.latencies = counters.latencies
+        self.validate = validate
         self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
-        self._decisions = Decisions(options)
+        self.decisions = Decisions(options)
         self.counts = CallCounts(counters, redacted=options.redacted)
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing: RowSharing | None = None
-        self._over = RowState.DONE  # the state of a row whose results are decided
+        self.over = RowState.DONE  # the state of a row whose results are decided
         self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
         self.deadlines = Deadlines[Row](self._loop, self.clock, options.timeout, partial(self._due, self._expire))
-        self._limits_attempts = options.attempt_timeout is not None
-        self._attempt_deadlines = Deadlines[Attempt](
+        self.attempt_deadlines = Deadlines[Attempt](
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
@@ -114,7 +113,7 @@ class Calls:
 
     def share(self, sharing: RowSharing) -> None:
         """Share calls between rows as this says, from now on."""
-        self._sharing, self._over = sharing, RowState.WRITING
+        self._sharing, self.over = sharing, RowState.DECIDED
 
     def use(self, invoker: Invoker) -> None:
         """The function is open: attempts call it by this."""
@@ -151,7 +150,7 @@ class Calls:
 
         The rows of an attempt whose costs cannot be told have failed.
         """
-        if self.service.is_free:
+        if self.service.asks_nothing:
             attempt.began = self.clock()
             return True
         if attempt.costs is None:
@@ -181,40 +180,12 @@ class Calls:
 
     # It starts.
 
-    def starting(self) -> Callable[[CallSlot, Row, float], None]:
-        """Makes a function that starts the first attempt of a row that has just entered the queue.
-
-        Only for functions of one row and one result, where no limit has to be asked and no row shares its call.
-        """
-        # As `Row.open` and `start`, for most rows: what never changes is looked up once. The attempt is the slot's own.
-        timeout, deadlines, asks, calling = self._options.timeout, self.deadlines, self.asks, RowState.CALLING
-        attempts = self._attempt_deadlines if self._options.attempt_timeout is not None else None
-        watched = deadlines.line
-
-        def starts(slot: CallSlot, row: Row, now: float) -> None:
-            slot.attempt = row.attempt = attempt = slot.own
-            attempt.rows, attempt.began = (row,), now
-            row.attempts, row.counts, row.state, row.trouble = 1, True, calling, NO_TROUBLE
-            row.started = now
-            if timeout is None:
-                row.deadline = None
-            else:
-                watched[row] = row.deadline = deadline = now + timeout
-                if deadlines.timer is None:
-                    deadlines.watch_for(deadline)
-            if asks:
-                attempt.state = slot.begin_attempt(row.element)
-                attempt.state.started, attempt.state.deadline = now, row.deadline
-            if attempts is not None:
-                attempts.start(attempt, now)
-
-        return starts
-
     def start(self, slot: CallSlot, attempt: Attempt) -> Awaitable[Any]:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
-        is_first = not rows[0].attempts and (len(rows) == 1 or not any(row.attempts for row in rows))
+        first, *others = rows
+        is_first = not first.attempts and not (others and any(row.attempts for row in others))
         for row in rows:
             if row.trouble.parked is not None:
                 self._give_back(row)
@@ -222,7 +193,7 @@ class Calls:
             if row.started is None or not row.attempts:
                 self._start_time(row, now)
             if not row.attempts:
-                row.counts = is_first and row is rows[0]
+                row.counts = is_first and row is first
             row.attempts += 1
             row.attempt = attempt
             row.move(RowState.CALLING)
@@ -233,15 +204,15 @@ class Calls:
             state = attempt.state = slot.begin_attempt(attempt.element, attempt.number)
             state.started, state.deadline, state.is_batch = now, _earliest(rows), len(rows) > 1
             state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
-        if self._limits_attempts:
-            self._attempt_deadlines.start(attempt, now)
+        if self.attempt_deadlines.delay is not None:
+            self.attempt_deadlines.start(attempt, now)
         if self.function is not None:
             return self.function(*rows[0].record[0])
         values = attempt.values
         return self._invoker.invoke(copied(values) if self._copies else values, partial(self._delivered, attempt))
 
     def follow(self, row: Row, now: float) -> None:
-        """Start the deadline of a row that shares the call of another one."""
+        """Start the deadline of a row that shares the call of another one: when that call begins, or the row comes."""
         row.started, row.deadline = now, self.deadlines.start(row, now)
         row.own_trouble().pauses = self.service.paused_seconds()
 
@@ -256,59 +227,6 @@ class Calls:
             self._sharing.begins(row, now)
 
     # It ends.
-
-    def returning(self, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
-        """Makes a function that takes what the coroutine of a function of one row and one result has returned.
-
-        Args:
-            complete: gives a row the only result of its first attempt, and emits what may leave.
-        """
-        # Most attempts end here: the first of their rows, in time, and their result is all that there is to it. What
-        # never changes is looked up once.
-        clock, validate, latencies, service, asks = self.clock, self._validate, self._latencies, self.service, self.asks
-        watched, attempts = self.deadlines.line, self._attempt_deadlines.line
-        looks_at_results, over = self._decisions.looks_at_results, self._over
-
-        def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
-            """Returns when the attempt has ended."""
-            (row,) = attempt.rows
-            now, deadline = clock(), row.deadline
-            if (
-                row.trouble is not NO_TROUBLE
-                or (deadline is not None and now - ROUNDING > deadline)
-                or (attempts and now - ROUNDING > attempts.get(attempt, now))
-                or (asks and (attempt.state.side or attempt.state.spent))  # type: ignore[union-attr]
-                or looks_at_results
-            ):
-                self.coroutine_ended(slot, attempt, [(result,)], None)
-                return now
-            try:
-                value = result if validate is None else validate(result)
-            except BaseException as error:  # to check it again would run code of the user's again
-                if attempt.is_settled:  # it has its price, though it does not fit
-                    service.spending.settle(attempt, (result,), None, is_cut=False)
-                self.coroutine_ended(slot, attempt, None, error)
-                return now
-            slot.attempt = row.attempt = None
-            row.state = over
-            if attempt.reserved is not None:
-                service.spending.settle(attempt, (result,), None, is_cut=False)
-            if attempt.has_asked:
-                service.ended(attempt, None, now)
-                if service.held_failures is not None:
-                    self.evaluate_held()
-            latencies.append(now - row.started)  # type: ignore[operator]
-            if deadline is not None:
-                del watched[row]
-            if attempts:
-                attempts.pop(attempt, None)
-            try:
-                complete(row, value)
-            except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
-                self._operator.fail(error)
-            return now
-
-        return returned
 
     def coroutine_ended(
         self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
@@ -342,7 +260,7 @@ class Calls:
         """
         now = self.clock()
         attempt.slot.attempt = None
-        limit = self._attempt_deadlines.stop(attempt) if self._limits_attempts else None
+        limit = None if self.attempt_deadlines.delay is None else self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
             seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
             self.service.spending.settle(attempt, seen, failure, is_cut=False)
@@ -361,7 +279,7 @@ class Calls:
     def _cut(self, attempt: Attempt) -> None:
         """An attempt is given up: nobody waits for its end."""
         attempt.slot.attempt = None
-        self._attempt_deadlines.stop(attempt)
+        self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
             self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
         self.pool.abandon(attempt.slot)
@@ -414,10 +332,10 @@ class Calls:
     ) -> None:
         """These rows of an attempt have results: they are done, or called again as a predicate does not accept them."""
         decision: Decision = Ending.DONE
-        if self._decisions.looks_at_results:
+        if self.decisions.looks_at_results:
             seen, way = self._invoker.seen_by_retry(results), _way(rows)
             try:
-                decision = self._decisions.of_result(
+                decision = self.decisions.of_result(
                     seen, way, now, self._rng.random(), is_kept=self._sharing is not None
                 )
             except BaseException as own:  # the predicate failed
@@ -425,7 +343,7 @@ class Calls:
                 return
             if type(decision) is RetryAt:
                 self.service.unsatisfied(now)
-                self._call_again(rows, decision, seen, now, together=True)
+                self._call_again(rows, decision, seen, now, as_one=True)
                 return
         if decision is Ending.UNKEPT and self._sharing is not None:
             for row in rows:
@@ -462,7 +380,7 @@ class Calls:
             seen = None if is_whole else self._invoker.seen_by_retry([results[number]])
             try:
                 is_down = self.service.held_failures is not None and self.service.looks_down(failure)
-                decision = self._decisions.of_failure(
+                decision = self.decisions.of_failure(
                     failure, way, now, draw, seen=seen, may_split=may_split, is_down=is_down
                 )
             except BaseException as own:  # a predicate of the retry strategy failed
@@ -478,11 +396,12 @@ class Calls:
         if later:
             self.counts.refused(any(decision.is_refusal for decision, _ in later))
         for (decision, last), rows in later.items():
-            self._call_again(rows, decision, last, now, together=1 < len(rows) == len(attempt.rows))
+            # All rows of a call that has failed as a whole are called again as they were; others are gathered anew.
+            self._call_again(rows, decision, last, now, as_one=1 < len(rows) == len(attempt.rows))
         if to_split:
             self._halve(to_split, outcomes[numbers[0]], now)
 
-    def _call_again(self, rows: Sequence[Row], decision: RetryAt, last: Any, now: float, *, together: bool) -> None:
+    def _call_again(self, rows: Sequence[Row], decision: RetryAt, last: Any, now: float, *, as_one: bool) -> None:
         """Another attempt of these rows follows; `last`: what the one before has ended with."""
         for row in rows:
             trouble = self._park(row, last, now)
@@ -496,7 +415,7 @@ class Calls:
                     self._renew(row)
         if self.asks:
             self._forget_frames(last)
-        self.backlog.back_off(rows, decision.delay, together=together)
+        self.backlog.back_off(rows, decision.delay, as_one=as_one)
 
     def _halve(self, rows: Sequence[Row], failure: Failure, now: float) -> None:
         """Call each half of these rows, whose call has so failed as a whole; one row, of which others go on, alone."""
@@ -544,7 +463,7 @@ class Calls:
                 self._ends_with = outcome.error
                 self.counts.failed_task(rows)
                 self.counts.ends_task(outcome.error, None if outcome.is_no_rows_fault else "on_error")
-                self._operator.fail(self._policy.task_error(outcome, row.attempts, [one.record[0] for one in rows]))
+                self.operator.fail(self._policy.task_error(outcome, row.attempts, [one.record[0] for one in rows]))
                 return
             result = self._policy.result(outcome, on_error, row.attempts, row.elapsed(now))
             is_unpaid = type(outcome.error) is BudgetSpentError
@@ -561,7 +480,7 @@ class Calls:
     ) -> None:
         """These rows have their results."""
         self.counts.ended(rows, completed, now)
-        over, sharing = self._over, self._sharing
+        over, sharing = self.over, self._sharing
         for row in rows:
             row.move(over)
             if not row.trouble.running_on:
@@ -571,7 +490,7 @@ class Calls:
                 row.complete(results)
             else:
                 sharing.complete(row, results, outcome)
-        self._operator.pump()
+        self.operator.pump()
 
     # Its deadline comes, or the limit of its attempt.
 
@@ -579,7 +498,7 @@ class Calls:
         try:
             end(one)
         except BaseException as error:  # a timer's exception would only be logged
-            self._operator.fail(error)
+            self.operator.fail(error)
 
     def _expire(self, row: Row) -> None:
         """The deadline of a row has come: it is done, whatever still runs for it."""
@@ -669,7 +588,7 @@ class Calls:
             self._was_broken = self.service.is_broken
             for row in self.backlog.rows:  # it has waited for the service to come back
                 self._renew(row)
-        if self.pool.is_idle and not (self.backlog.is_waiting or self._operator.has_rows()):
+        if self.pool.is_idle and not (self.backlog.is_waiting or self.operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
     def _fail_held(self, failed: Iterable[tuple[Row, Outcome]]) -> None:
@@ -715,7 +634,7 @@ class Calls:
     def close(self) -> None:
         """Stop all timers."""
         self.deadlines.close()
-        self._attempt_deadlines.close()
+        self.attempt_deadlines.close()
 
 
 def _way(rows: Sequence[Row]) -> Way:

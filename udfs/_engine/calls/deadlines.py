@@ -43,7 +43,7 @@ class Deadlines(Generic[Watched]):
         self._loop = loop
         self._clock = clock
         self._offset = loop.time() - clock()  # of the loop's own time to the clock
-        self._delay = delay
+        self.delay = delay
         self._expire = expire
         # A dict and not a deque: what is over leaves at once, and its results are not kept alive.
         self.line: dict[Watched, float] = {}
@@ -57,9 +57,9 @@ class Deadlines(Generic[Watched]):
 
     def start(self, one: Watched, now: float) -> float | None:
         """Start a deadline, if there is a limit; returns when it comes."""
-        if self._delay is None:
+        if self.delay is None:
             return None
-        self.line[one] = when = now + self._delay
+        self.line[one] = when = now + self.delay
         if self.timer is None:
             self.watch_for(when)
         return when

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
+from ..._errors.answers import Refusal
 from ..._errors.exceptions import ResultError
 from ..._errors.failure import Failure
 from ..._errors.task_faults import OF_LOOPS
@@ -44,7 +45,12 @@ Decision = RetryAt | Ending
 
 
 class Decisions:
-    """Decides by the options of a function."""
+    """Decides by the options of a function.
+
+    A failure that is a refusal is called again after the wait, if that ends in time. Of all others, in this order: as
+    the retry strategy says, if that is in time; the halves of a call of several rows, with `split_failed`; a row whose
+    service may be dead is held; all else stands.
+    """
 
     def __init__(self, options: Options) -> None:
         self._retry = options.retry
@@ -66,25 +72,26 @@ class Decisions:
         Raises:
             BaseException: what a predicate of the retry strategy raises.
         """
-        if failure.answer.refusal is not None and (refusal := failure.refusal(self._longest_wait)) is not None:
-            refused = now if way.refused is None else way.refused
-            end = refused + MOST_REFUSED if way.deadline is None else way.deadline
-            if refusal.may_retry and now + refusal.seconds < end:
-                return RetryAt(refusal.seconds, is_refusal=True)
-        elif not (self._retry is None or failure.is_fatal or failure.fault in OF_LOOPS):
-            attempt = EndedAttempt(
-                way.attempts, now - way.started, way.waited, failure.error, seen, failure.answer.wait
-            )
-            delay = self._retry.next_delay(attempt, draw)
-            if delay is not None and _is_in_time(way, now + delay):
-                return RetryAt(delay)
-        if (
-            may_split
-            and self._splits
-            and not (failure.is_no_rows_fault or issubclass(type(failure.error), ResultError))
-        ):
+        refusal = None if failure.answer.refusal is None else failure.refusal(self._longest_wait)
+        if refusal is not None:
+            decision = _after_refusal(refusal, way, now)
+        else:
+            decision = self._after_error(failure, way, now, draw, seen)
+        if decision is not None:
+            return decision
+        # Halves of a call would not be accepted either, while the service wants fewer calls.
+        may_split = may_split and self._splits and (refusal is None or not refusal.may_retry)
+        if may_split and not (failure.is_no_rows_fault or issubclass(type(failure.error), ResultError)):
             return Ending.SPLIT
         return Ending.HOLD if is_down and not failure.is_no_rows_fault else Ending.DONE
+
+    def _after_error(self, failure: Failure, way: Way, now: float, draw: float, seen: Any) -> RetryAt | None:
+        """What the retry strategy says; None if no attempt follows."""
+        if self._retry is None or failure.is_fatal or failure.fault in OF_LOOPS:
+            return None
+        attempt = EndedAttempt(way.attempts, now - way.started, way.waited, failure.error, seen, failure.answer.wait)
+        delay = self._retry.next_delay(attempt, draw)
+        return RetryAt(delay) if delay is not None and _is_in_time(way, now + delay) else None
 
     def of_result(self, seen: Any, way: Way, now: float, draw: float, *, is_kept: bool) -> Decision:
         """What follows a result, as predicates of results see it; raises what they raise.
@@ -100,6 +107,15 @@ class Decisions:
         if delay is not None and _is_in_time(way, now + delay):
             return RetryAt(delay)
         return Ending.UNKEPT if is_kept and self._retry.asks_again(attempt) else Ending.DONE
+
+
+def _after_refusal(refusal: Refusal, way: Way, now: float) -> RetryAt | None:
+    """The wait that a service has asked for; None if it would end too late, or the service refuses for good."""
+    refused = now if way.refused is None else way.refused
+    end = refused + MOST_REFUSED if way.deadline is None else way.deadline
+    if not refusal.may_retry or now + refusal.seconds >= end:
+        return None
+    return RetryAt(refusal.seconds, is_refusal=True)
 
 
 def _is_in_time(way: Way, when: float) -> bool:

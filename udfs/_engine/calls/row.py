@@ -25,19 +25,21 @@ class RowState(enum.Enum):
     BACKING_OFF = "backing off"
     FOLLOWING = "following"  # it waits for the call of an equal row
     HELD = "held"  # it has failed, and waits until it is known whether its service is dead
-    WRITING = "writing"  # its results are decided, and are being written to the store
+    DECIDED = "decided"  # its results are decided; with a store they may have to be written first
     DONE = "done"  # it has its results
 
 
+# A row that is answered as it enters the queue (`put_completed`) has no state: no call is made for it. The plain way,
+# in plain.py, sets CALLING and DONE without `move`.
 _NEXT = {
-    RowState.NEW: "CLAIMED READY CALLING FOLLOWING WRITING DONE",
-    RowState.CLAIMED: "READY WRITING DONE",
-    RowState.READY: "CALLING HELD WRITING DONE",
-    RowState.CALLING: "READY BACKING_OFF HELD WRITING DONE",
-    RowState.BACKING_OFF: "READY WRITING DONE",
-    RowState.FOLLOWING: "READY HELD WRITING DONE",
-    RowState.HELD: "READY WRITING DONE",
-    RowState.WRITING: "DONE",
+    RowState.NEW: "CLAIMED READY CALLING FOLLOWING DECIDED DONE",
+    RowState.CLAIMED: "READY DECIDED DONE",
+    RowState.READY: "CALLING HELD DECIDED DONE",
+    RowState.CALLING: "READY BACKING_OFF HELD DECIDED DONE",
+    RowState.BACKING_OFF: "READY DECIDED DONE",  # the latter two only if the loop is late: a wait ends in time
+    RowState.FOLLOWING: "READY HELD DECIDED DONE",
+    RowState.HELD: "READY DECIDED DONE",
+    RowState.DECIDED: "DONE",
     RowState.DONE: "",
 }
 _MOVES = {state: frozenset(RowState[name] for name in names.split()) for state, names in _NEXT.items()}
@@ -106,7 +108,7 @@ class Row(RecordEntry):
     @property
     def is_decided(self) -> bool:
         """Whether its results are decided; they may still have to be stored."""
-        return self.state is RowState.DONE or self.state is RowState.WRITING
+        return self.state is RowState.DONE or self.state is RowState.DECIDED
 
     def own_trouble(self) -> Trouble:
         """Its trouble, to be written to."""

@@ -52,7 +52,8 @@ class Service:
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
 
     Attributes:
-        is_free: no gate has to be asked before an attempt begins.
+        asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
+            has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
         closed_by: the gate that has turned a call away; no other call asks until `wake`.
         held_failures: failed calls that may be excused; None: there is no breaker.
         failures: the budget of `max_failures`; None: there is none.
@@ -244,7 +245,7 @@ class Service:
         self.spending.permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
         self._is_settled = self.spending.is_settled
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
-        self.is_free = not self._has_limits
+        self.asks_nothing = not self._has_limits
 
     # An attempt begins and ends.
 
@@ -262,7 +263,7 @@ class Service:
         if self._is_settled:
             attempt.reserved = self.spending.reserved(attempt)
         if not self._has_limits and self._refusals.throttle.is_free(now):
-            self.is_free, self._not_refused_before = True, self._not_refused
+            self.asks_nothing, self._not_refused_before = True, self._not_refused
         return True
 
     def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
@@ -311,7 +312,7 @@ class Service:
         """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
         self.failed += failure is not None
         if not attempt.has_asked:
-            if self.is_free:
+            if self.asks_nothing:
                 self._ended_unasked(attempt, failure, now)
             return
         outcome = self.outcome_of(failure)
@@ -327,7 +328,7 @@ class Service:
             answers, self._not_refused_before = self._not_refused - self._not_refused_before, self._not_refused
             self._refusals.throttle.answered(max(0, answers), now, now)
             self._refusals.ended(attempt, CallOutcome.THROTTLED, failure, now)
-            self.is_free = self._refusals.throttle.is_free(now)
+            self.asks_nothing = self._refusals.throttle.is_free(now)
         else:
             self._others += 1
             if self._refusals.for_good.is_counting and self.outcome_of(failure) is CallOutcome.ANSWERED:

@@ -21,6 +21,7 @@ from ..._observe.time_account import State
 from ..calls.attempt import Attempt
 from ..calls.calls import Calls
 from ..calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
+from ..calls.plain import returning, starting
 from ..calls.resources import closing, opened
 from ..calls.row import Row
 from ..calls.service import Service
@@ -62,8 +63,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
     """
 
-    # The order of wrapping: store( deadline( retry( budget( breaker( limits( slot( attempt_timeout( function )))))))).
-    # A row asks the store before it has a deadline, and its result is written after the deadline has been stopped.
+    # The order of wrapping: store( deadline( retry( limits( slot( attempt_timeout( function )))))); that of the limits
+    # is in `Service`. A row asks the store before it has a deadline, and its result is written after the deadline has
+    # been stopped.
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
@@ -188,7 +190,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         elif self._output.leaves_chain:
             # No code runs there that could complete a row, or see the variables of a call.
             complete = self._queue.completing(self._output, self.pump)
-        self._starts, self._returned = self._calls.starting(), self._calls.returning(complete)
+        self._starts, self._returned = starting(self._calls), returning(self._calls, complete)
         self._is_plain = self._calls.function is not None and self._sharing is None
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
@@ -301,7 +303,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if type(element) in ROWS:
                     row: Row = queue.put_record(element)
                     row.open()
-                    if sharing is None or sharing.needs_call(row):
+                    if sharing is None or sharing.admit(row):
                         return row
                 else:
                     self._place(element)
@@ -443,7 +445,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._finish_if_drained()
 
     def _may_call_rows(self) -> bool:
-        return self._is_plain and self._service.is_free and not (self._calls.backlog.ready or self._is_taking)
+        is_free = self._is_plain and self._service.asks_nothing
+        return is_free and not (self._calls.backlog.ready or self._is_taking)
 
     async def _call_rows(self, slot: CallSlot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
@@ -483,7 +486,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     end = started + calls.pause
                 elif started > end:
                     return True
-                if ready or source.current is not rows or len(line) >= queue.most or not service.is_free:
+                if ready or source.current is not rows or len(line) >= queue.most or not service.asks_nothing:
                     break
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
@@ -525,7 +528,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     result = await calls.start(slot, attempt)
                 except BaseException as error:  # every error of the user's code has its policy
                     calls.coroutine_ended(slot, attempt, None, error)
-                    if not self._service.is_free:  # limits have to know of other failures before the next call
+                    if not self._service.asks_nothing:  # limits have to know of other failures before the next call
                         slot.is_suspended = False
                         return True
                 else:
@@ -539,7 +542,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 end = calls.clock() + calls.pause
             elif calls.clock() > end:
                 return True
-            if slot.is_dirty() or self._finished.done() or self._may_call_rows():
+            if slot.is_dirty() or self._finished.done() or (self._is_plain and self._may_call_rows()):
                 return True
         return False
 

@@ -303,8 +303,12 @@ class StoreSharing:
             return False
         return not (self._flights.is_flying(element.key) or self._fresh(self._landed.get(element.key)) is not None)
 
-    def needs_call(self, row: Row) -> bool:
-        """Whether a row that has just entered the queue has a call of its own; if not, it is done or will be."""
+    def admit(self, row: Row) -> bool:
+        """Take a row that has just entered the queue; returns whether it has a call of its own.
+
+        If not, it is done, or follows the call of an equal row. Rows with a single stored result never come here: they
+        are `AnsweredRows`.
+        """
         looked_up: LookedUpRow = row.record
         key, found = looked_up.key, looked_up.found
         if found is not None:

@@ -1,0 +1,99 @@
+"""The plain way of a row, where the function takes one row and returns one result: started at once, done at first.
+
+Most rows go it, so what never changes is looked up once. Each function stands for several of `Calls`: `starting` for
+`Row.open`, `begin` and `start`; `returning` for `coroutine_ended`, `_end`, `_decide` and `_complete`. Whatever is not
+plain goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .attempt import Attempt
+from .calls import Calls
+from .deadlines import ROUNDING
+from .row import NO_TROUBLE, Row, RowState
+from .slots import CallSlot
+
+
+def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
+    """Makes a function that starts the first attempt of a row that has just entered the queue: the slot's own attempt.
+
+    Only where no limit has to be asked, and no row shares its call.
+    """
+    deadlines, asks, calling = calls.deadlines, calls.asks, RowState.CALLING
+    attempts = calls.attempt_deadlines if calls.attempt_deadlines.delay is not None else None
+    timeout, watched = deadlines.delay, deadlines.line
+
+    def starts(slot: CallSlot, row: Row, now: float) -> None:
+        slot.attempt = row.attempt = attempt = slot.own
+        attempt.rows, attempt.began = (row,), now
+        row.attempts, row.counts, row.state, row.trouble = 1, True, calling, NO_TROUBLE
+        row.started = now
+        if timeout is None:
+            row.deadline = None
+        else:
+            watched[row] = row.deadline = deadline = now + timeout
+            if deadlines.timer is None:
+                deadlines.watch_for(deadline)
+        if asks:
+            attempt.state = slot.begin_attempt(row.element)
+            attempt.state.started, attempt.state.deadline = now, row.deadline
+        if attempts is not None:
+            attempts.start(attempt, now)
+
+    return starts
+
+
+def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
+    """Makes a function that takes what the coroutine of a function of one row and one result has returned.
+
+    Args:
+        complete: gives a row the only result of its first attempt, and emits what may leave.
+    """
+    # The first attempt of its row has ended in time, and the result is all that there is to it.
+    clock, validate, latencies, service, asks = calls.clock, calls.validate, calls.latencies, calls.service, calls.asks
+    watched, attempts = calls.deadlines.line, calls.attempt_deadlines.line
+    looks_at_results, over = calls.decisions.looks_at_results, calls.over
+
+    def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
+        """Returns when the attempt has ended."""
+        (row,) = attempt.rows
+        now, deadline = clock(), row.deadline
+        if (
+            row.trouble is not NO_TROUBLE
+            or (deadline is not None and now - ROUNDING > deadline)
+            or (attempts and now - ROUNDING > attempts.get(attempt, now))
+            or (asks and (attempt.state.side or attempt.state.spent))  # type: ignore[union-attr]
+            or looks_at_results
+        ):
+            calls.coroutine_ended(slot, attempt, [(result,)], None)
+            return now
+        try:
+            value = result if validate is None else validate(result)
+        except BaseException as error:  # to check it again would run code of the user's again
+            if attempt.is_settled:  # it has its price, though it does not fit
+                service.spending.settle(attempt, (result,), None, is_cut=False)
+            calls.coroutine_ended(slot, attempt, None, error)
+            return now
+        slot.attempt = row.attempt = None
+        row.state = over
+        if attempt.reserved is not None:
+            service.spending.settle(attempt, (result,), None, is_cut=False)
+        if attempt.has_asked:
+            service.ended(attempt, None, now)
+            if service.held_failures is not None:
+                calls.evaluate_held()
+        latencies.append(now - row.started)  # type: ignore[operator]
+        if deadline is not None:
+            del watched[row]
+        if attempts:
+            attempts.pop(attempt, None)
+        try:
+            complete(row, value)
+        except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
+            calls.operator.fail(error)
+        return now
+
+    return returned
