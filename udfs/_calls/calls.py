@@ -214,7 +214,9 @@ class Calls:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
-        is_first = not rows[0].attempts and (len(rows) == 1 or not any(row.attempts for row in rows))
+        is_first = not rows[0].attempts
+        if is_first and rows[-1] is not rows[0]:
+            is_first = not any(row.attempts for row in rows)
         for row in rows:
             if row.trouble.parked is not None:
                 self._give_back(row)
@@ -347,8 +349,8 @@ class Calls:
             seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
             self.service.spending.settle(attempt, seen, failure, is_cut=False)
         reported = failure
-        if results is not None and (errors := [one for one in results if isinstance(one, BaseException)]):
-            usual = usual_error(errors, len(results))
+        if results is not None and self._bounds.is_many:
+            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
             reported = None if usual is None else Failure(usual)
         if attempt.has_asked or reported is not None:
             self._report(attempt, reported, now)
