@@ -265,8 +265,8 @@ class Calls:
             seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
             self.service.spending.settle(attempt, seen, failure, is_cut=False)
         reported = failure
-        if results is not None and (errors := [one for one in results if isinstance(one, BaseException)]):
-            usual = usual_error(errors, len(results))
+        if results is not None and self._bounds.is_many:
+            usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
             reported = None if usual is None else Failure(usual)
         if attempt.has_asked or reported is not None:
             self._report(attempt, reported, now)

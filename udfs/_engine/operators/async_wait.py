@@ -234,7 +234,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Something has changed: emit what may leave, take in what needs no slot, and start a slot if there is work."""
         # A call of it inside itself, by code further down that completes another row, returns at once: the outer one
         # goes on with what has changed, and no row overtakes the one that is leaving.
-        if self._is_pumping:
+        if self._is_pumping or self._finished.done():  # after an error nothing more leaves
             return
         self._is_pumping = True
         try:
