@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.shared_budget import KEEP_NAMED, LEASE, Ledger, SharedBudget
+from asyncudf._limits.shared_budget import BUDGET_LEASE, KEEP_NAMED, Ledger, SharedBudget
 from asyncudf._stores.ledgers import ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own
@@ -81,7 +81,7 @@ async def test_a_task_that_dies_loses_what_it_had_reserved(connected: Coordinato
         other.clear()
     assert alive.spent_by_all == 0.0
     await alive.close()
-    assert LEASE == 60.0
+    assert BUDGET_LEASE == 60.0
 
 
 @pytest.mark.parametrize("kind", ["disk", "redis"])

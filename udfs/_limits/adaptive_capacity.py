@@ -32,9 +32,9 @@ HELD_ROUNDS = 3  # rounds
 PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
 QUARTER, CALLS_OF_LONG_FAST_ROUND = 0.25, 40  # of the limit, where such a measurement begins; calls of its rounds
 CLIFF_LATENCY = 2.0  # times the latency that a queue in the service explains
-PATIENCE, MOST_PATIENCE = 16, 256  # rounds before a limit that broke the service is tried again: doubled each time
+BROKEN_ROUNDS, MOST_BROKEN_ROUNDS = 16, 256  # rounds before a limit that broke the service is tried again: doubled
 QUIET_AFTER_DOWN = 2.0  # times the best latency, after a step down, during which ends of calls say nothing
-ROUNDING = 1e-6  # seconds: there is no logarithm of 0
+SHORTEST_LATENCY = 1e-6  # seconds: there is no logarithm of 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _Round:
         if outcome is CallOutcome.ANSWERED:
             self.answered += 1
             self.good_seconds += latency
-            self.logarithms += math.log(latency + ROUNDING)
+            self.logarithms += math.log(latency + SHORTEST_LATENCY)
         else:
             self.throttled += outcome is CallOutcome.THROTTLED
             self.down += outcome is CallOutcome.DOWN
@@ -140,7 +140,7 @@ class CapacityPolicy:
         self._refused_limit = self._good_limit = 0.0
         self._broken_limit, self._patience = math.inf, 0
         self._failing_share = self._failing_limit = 0.0
-        self._held = 0  # good rounds since the limit last went up
+        self._good_rounds = 0  # good rounds since the limit last went up
         self._of_calls = 0
         self._round = _Round()
         self._passed_over = 0  # ends of calls that began under another limit
@@ -202,7 +202,7 @@ class CapacityPolicy:
             self._is_fast, self._slow_limit = self._limit < self._threshold, 0.0
         elif is_failing or is_throttled:
             if ended.throttled:
-                self._throttled_limit, self._held = self._limit, 0
+                self._throttled_limit, self._good_rounds = self._limit, 0
             if self._is_fast and ended.throttled:
                 self._measure(HALF * self._limit)
             else:
@@ -229,8 +229,8 @@ class CapacityPolicy:
             return
         if self._has_broken(latency):
             self._broken_limit = self._limit
-            self._patience = min(MOST_PATIENCE, max(PATIENCE, 2 * self._patience))
-            self._limit, self._held = self._good_limit, 0
+            self._patience = min(MOST_BROKEN_ROUNDS, max(BROKEN_ROUNDS, 2 * self._patience))
+            self._limit, self._good_rounds = self._good_limit, 0
             return
         best = self._learn(latency)
         if latency <= SLOW * best:
@@ -249,12 +249,12 @@ class CapacityPolicy:
             else:
                 self._limit *= DOWN
         elif self._is_used():
-            self._held += 1
+            self._good_rounds += 1
             more = max(self._limit + 1, UP * self._limit)
             held = 0 if self._limit < DOWN * self._throttled_limit else HELD_ROUNDS
             patience = self._patience if more >= self._broken_limit else held
-            if self._held > patience:
-                self._limit, self._held = more, 0
+            if self._good_rounds > patience:
+                self._limit, self._good_rounds = more, 0
 
     def _has_broken(self, latency: float) -> bool:
         """Whether calls take far longer than the step up from the last good limit explains."""

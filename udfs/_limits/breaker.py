@@ -11,7 +11,7 @@ from .._observe.time_account import State
 from .circuit_breaker import Breaker, CircuitBreaker
 from .gate import AskingAttempt, Gate
 from .health import SharedHealth
-from .rate_limit import ROUNDING
+from .rate_limit import TIME_ROUNDING
 
 
 class BreakerGate(Gate):
@@ -45,7 +45,7 @@ class BreakerGate(Gate):
         if wait == 0.0:
             return wait
         assert self.breaker.open_since is not None
-        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
+        end = max(TIME_ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
         return end if wait is None else min(wait, end)
 
     def _given_up(self) -> str:

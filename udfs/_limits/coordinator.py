@@ -17,7 +17,7 @@ from .._errors.safe import safe_repr, without_secrets
 from .budget import Budget
 from .rate_limit import RateLimit, Scope
 
-PATIENCE = 30.0  # seconds that a coordinator may be away
+MOST_AWAY = 30.0  # seconds that a coordinator may be away
 LAST_MESSAGE_WITHIN = 1.0  # seconds for the last message of a task
 LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
 ANSWER = LEASE  # seconds without an answer after which a question is asked again
@@ -55,7 +55,7 @@ class Coordinator:
     #
     # trip: seconds of a round trip, a mean of the last ones
 
-    def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = MOST_AWAY) -> None:
         try:
             import redis.asyncio
             import redis.exceptions

@@ -20,7 +20,7 @@ from .circuit_breaker import (
 from .coordinator import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
 EXCHANGE_EVERY = 0.25  # seconds between two exchanges
-LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
+PROBE_LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
 PROBE = -1  # the ticket of a probe
 ENDS = ("s", "f", "n")  # of a probe
 LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
@@ -214,7 +214,7 @@ class SharedHealth(PeriodicTask):
             probe = "ask"
         of, pause = self._options, max(0.0, until - sent)
         try:
-            own = (self._link.task, of.window, of.failure_rate, of.open_for, LEASE)
+            own = (self._link.task, of.window, of.failure_rate, of.open_for, PROBE_LEASE)
             ago = sent - accepted if accepted > self._reported_accepted else ""
             answer = await self._ask(HEALTH, *own, self._ticket, outcomes, probe, pause, ago)
             self._reported_accepted = accepted

@@ -27,7 +27,7 @@ PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED_SHARE = 0.02  # of the permits: the default burst
 LATE_USE = 0.02  # of the period: how late a permit may be used, beside what the burst allows
 TIMER_DELAY = 0.5  # seconds that a timer may come late, at most
-ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
+TIME_ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
 LONGEST_BLOCK = 0.4  # seconds for which permits are leased at once
 MORE_CALLS = 2  # calls
 GROWTH = 1.1  # of a block from one question to the next, after one that was too long
@@ -237,7 +237,7 @@ def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> 
     last = max((due for due in dues if due is not None), default=now)
     if last <= now:
         return None
-    latest = [number for number, due in enumerate(dues) if due is not None and due >= last - ROUNDING]
+    latest = [number for number, due in enumerate(dues) if due is not None and due >= last - TIME_ROUNDING]
     return max(latest, key=lambda number: costs[number] * permits[number].interval)
 
 
@@ -279,7 +279,7 @@ class Bucket:
         if not cost:
             return now
         due = self._clamped(now) + min(cost, self._saved) * self.interval
-        if due <= now + ROUNDING:
+        if due <= now + TIME_ROUNDING:
             return now
         self._line.awaited = due
         return due
@@ -331,21 +331,21 @@ class LeasedPermits:
         """When a call of this cost may begin; None if there are not as many permits."""
         self._drop_stale(now)
         missing = cost * self.interval
-        if missing <= ROUNDING:
+        if missing <= TIME_ROUNDING:
             return now
         for start, end, _ in self._stretches:
-            if (last := start + missing) <= end + ROUNDING:
+            if (last := start + missing) <= end + TIME_ROUNDING:
                 due = last - max(0.0, cost - self._saved) * self.interval
-                return due if due > now + ROUNDING else now
+                return due if due > now + TIME_ROUNDING else now
             missing -= end - start
         return None
 
     def use(self, cost: float, now: float) -> None:
         """Take them, now that they are due."""
         missing = cost * self.interval
-        while self._stretches and missing > ROUNDING:
+        while self._stretches and missing > TIME_ROUNDING:
             start, end, ahead = self._stretches.popleft()
-            if start + missing < end - ROUNDING:
+            if start + missing < end - TIME_ROUNDING:
                 self._stretches.appendleft((start + missing, end, ahead))
             missing -= end - start
 
@@ -360,7 +360,7 @@ class LeasedPermits:
         while self._stretches and self._stretches[0][0] < stale:
             start, end, ahead = self._stretches.popleft()
             self.stale += (min(stale, end) - start) / self.interval
-            if end > stale + ROUNDING:
+            if end > stale + TIME_ROUNDING:
                 self._stretches.appendleft((stale, end, ahead))
 
 
@@ -447,7 +447,7 @@ class BlockSize:
             was_too_long: permits have become stale since the last question.
         """
         if self._since is not None:
-            rate = self._begun / max(now - self._since, ROUNDING)
+            rate = self._begun / max(now - self._since, TIME_ROUNDING)
             found = math.ceil(rate * max(least, LONGEST_BLOCK if self._has_waited else self._ahead))
             self._most = max(self._calls / 2, rate * least) if was_too_long else self._most * GROWTH
             self._calls = max(1, int(min(2 * self._calls, found + MORE_CALLS * self._has_waited, self._most)))

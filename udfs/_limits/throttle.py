@@ -26,7 +26,7 @@ FEW_REFUSED = 0.02  # share of refusals that says nothing of the pace: calls go 
 CROWDED = 0.25  # share of refusals in a slow start that is evidence of a service that takes few calls at once
 NEEDED_CALLS = 1.25  # times the calls in flight that a pace needs by Little's law, for such a service
 NEWEST_WEIGHT = 0.05  # the weight of the newest latency in their mean
-PATIENCE = 1.0  # seconds after which another call may probe: one that hangs must not stop all
+PROBE_AGAIN = 1.0  # seconds after which another call may probe: one that hangs must not stop all
 MOST_PAUSED = 300.0  # seconds by which pauses without an accepted call move deadlines, at most: rows must end
 SHORTEST_MEASURED = 1e-3  # seconds over which a pace is measured, at least
 # Chance explains a share of refusals of up to 5%, or a quarter more than were seen before. What exceeds that pauses all
@@ -134,7 +134,7 @@ class Throttle:
         """A call begins."""
         if self._phase is Phase.PAUSED:
             self._is_probing = True
-            self._until = now + PATIENCE
+            self._until = now + PROBE_AGAIN
         elif self._phase is Phase.PACED:
             self._next = max(self._next, now - BEGIN_TOGETHER) + 1.0 / self._pace_at(now)
 
@@ -174,7 +174,7 @@ class Throttle:
         if self._phase is Phase.PAUSED:
             self._measured_since += now - self.since  # a service that was away for long has not become slower
             # One answer may be wrong: the next pause is at most twice as long.
-            self.pause(min(until, now + max(PATIENCE, 2.0 * (self._ends - self.since))), now)
+            self.pause(min(until, now + max(PROBE_AGAIN, 2.0 * (self._ends - self.since))), now)
             return
         seen, phase = self._in_phase, self._phase
         self._refusals.append(_Refusal(until, seen.accepted, seen.refused))

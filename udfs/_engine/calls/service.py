@@ -26,7 +26,7 @@ from ..._limits.gate import Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import ROUNDING, Bucket, Line, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget
 from ..._limits.spending import Settlement, Spending
@@ -269,7 +269,7 @@ class Service:
         self.closed_by, self._since = gate, now
         self._counters.account.enter(gate.state)
         if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(seconds, ROUNDING), self.wake)
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, TIME_ROUNDING), self.wake)
         self._operator.calls_wait()
 
     async def reopened(self) -> None:
