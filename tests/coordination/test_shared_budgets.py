@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 
 def budget_of(link: TaskLink, total: float, ledger: Ledger | None = None) -> SharedBudget:
-    keys = [link.key("budget", "x"), link.key("holders", "x")]
+    keys = [link.coordinator.key("budget", "x"), link.coordinator.key("holders", "x")]
     return SharedBudget(link, keys, total, is_settled=True, ledger=ledger)
 
 
@@ -213,7 +213,7 @@ async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) ->
     for number, expected in enumerate([True, False]):
         woken = asyncio.Event()
         link = linked(connection, f"t{number}", woken.set)
-        keys = [link.key("budget", "x"), link.key("holders", "x")]
+        keys = [link.coordinator.key("budget", "x"), link.coordinator.key("holders", "x")]
         budget = SharedBudget(link, keys, 3.0, keep=KEEP_NAMED)
         assert await reserve(budget, woken, 2.0) is expected
         await budget.close()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .._errors.checks import several
 from .._errors.exceptions import FatalError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._errors.safe import safe_repr
@@ -40,15 +41,13 @@ class OutputTag:
     @classmethod
     def all_of(cls, value: Any, name: str) -> tuple[OutputTag, ...]:
         """What the option `output_tags=` accepts: None, one tag or several, none of them the library's."""
-        given = () if value is None else (value,) if isinstance(value, cls) else value
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
-            raise OptionError(f"{name} must be an OutputTag, or a list of them, not {safe_repr(value)}")
+        given = several(value, name, cls, "an OutputTag")
         for one in given:
             if one in (DEAD_LETTERS, LATENCIES):
                 raise OptionError(
                     f"the side output {one.name!r} is filled by the library; make an OutputTag of your own"
                 )
-        return tuple(given)
+        return given
 
 
 DEAD_LETTERS = OutputTag(

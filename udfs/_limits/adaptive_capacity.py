@@ -25,11 +25,11 @@ BELOW_SATURATION = 0.8  # of the limit where a service seems to be saturated: no
 RESTART = 0.6  # of the limit, when a service has become faster
 FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that do not lower the limit
 MORE_FAILURES = 1.25  # times the share that fails at any limit
-RARE_BY_CHANCE = math.log(20)  # chance gives more once in 20 rounds
+RARE_IN_ROUNDS = math.log(20)  # chance gives more once in 20 rounds
 NEWEST_SHARE_WEIGHT = 0.1  # of that share; the rest is what it was
 BEST_LATENCY_CALLS = 1000  # calls that the best latency is a mean of
 HELD_ROUNDS = 3  # rounds
-PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
+PERIOD, BEST_LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
 QUARTER, CALLS_OF_LONG_FAST_ROUND = 0.25, 40  # of the limit, where such a measurement begins; calls of its rounds
 CLIFF_LATENCY = 2.0  # times the latency that a queue in the service explains
 BROKEN_ROUNDS, MOST_BROKEN_ROUNDS = 16, 256  # rounds before a limit that broke the service is tried again: doubled
@@ -66,8 +66,6 @@ class AdaptiveCapacity:
 
 
 class _Round:
-    """The calls of one round."""
-
     def __init__(self) -> None:
         self.calls = self.answered = self.throttled = self.down = 0
         self.logarithms = 0.0  # of the latencies of answered calls
@@ -154,13 +152,7 @@ class CapacityPolicy:
         return int(self._limit)
 
     def ended(self, outcome: CallOutcome, latency: float, in_flight: int, now: float) -> None:
-        """An attempt is over.
-
-        Args:
-            latency: its seconds.
-            in_flight: attempts under way with it.
-            now: seconds, of a clock that all tasks which call the service share to within a tenth of a second.
-        """
+        """An attempt of so many seconds is over; `now` is of a clock that tasks share to within a tenth of a second."""
         if outcome is CallOutcome.NOTHING:
             return
         if self._passed_over > 0 or now < self._passed_until:
@@ -213,7 +205,7 @@ class CapacityPolicy:
     def _failures(self) -> _Failures:
         ended, usual = self._round, MORE_FAILURES * self._failing_share
         share = ended.down / ended.calls
-        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, usual, RARE_BY_CHANCE):
+        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, usual, RARE_IN_ROUNDS):
             self._failing_share += NEWEST_SHARE_WEIGHT * (share - self._failing_share)
             self._failing_limit = 0.0
             return _Failures.FEW
@@ -296,7 +288,7 @@ class CapacityPolicy:
 def _next_time(now: float, best: float) -> float:
     """When to start over: at multiples of one, two, four ... minutes, so that all tasks share some of the times."""
     period = PERIOD
-    while period < LATENCIES * best:
+    while period < BEST_LATENCIES * best:
         period *= 2
     return (now // period + 1) * period
 
@@ -304,12 +296,8 @@ def _next_time(now: float, best: float) -> float:
 class AdaptiveGate(Gate):
     """`capacity="auto"`: as many calls in flight as the policy has found to be good.
 
-    A user's `failure_on` is for the breaker alone: for this gate a service is full when it throttles or hangs.
-
-    The pool has as many slots, so calls wait here only after their number has been lowered.
-
-    Args:
-        clock: seconds, of a clock that the tasks of the job share.
+    A user's `failure_on` is for the breaker alone: for this gate a service is full when it throttles or hangs. The pool
+    has as many slots, so calls wait here only after their number has been lowered.
     """
 
     state = State.CALLS_BUSY

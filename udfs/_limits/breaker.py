@@ -15,11 +15,7 @@ from .rate_limit import TIME_ROUNDING
 
 
 class BreakerGate(Gate):
-    """The circuit breaker.
-
-    Args:
-        text_of: the text of an error, for the message of the error that ends the task.
-    """
+    """The circuit breaker; `text_of` gives the text of an error, for the message of the one that ends the task."""
 
     # breaker: of the task, or of the job if the task has a coordinator
     # _last, _last_outcome: the last failure, for that message

@@ -12,20 +12,20 @@ from .._errors.safe import type_name, without_secrets
 from .coordinator import (
     ANSWER,
     FIRST_PAUSE,
+    HURRY_EVERY,
     LONGEST_PAUSE,
     MOST_AWAY,
     PACE_SCRIPT,
+    REFRESH,
+    REPORT_EVERY,
     PeriodicTask,
     TaskLink,
 )
 
-REPORT_EVERY = 0.5  # seconds between two questions
-HURRY_EVERY = 0.1  # the same where a task waits for what another holds
-REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 CALLS_AT_ONCE = 64  # calls for which a task asks at once
 BUDGET_LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
 COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
-QUESTION_GAP = 0.001  # seconds between two questions of a task that uses up what it has
+BUDGET_GAP = 0.001  # seconds between two questions of a task that uses up what it has
 KEEP_CALLS = 3_600_000  # milliseconds that the budget of a query outlives its last use
 KEEP_NAMED = 400 * 86_400_000  # the same of a budget with a name: it is money, and the next run may come in a year
 
@@ -167,7 +167,7 @@ class SharedBudget(PeriodicTask):
         ledger: Ledger | None = None,
         keep: int = KEEP_CALLS,
     ) -> None:
-        super().__init__(link, keys, gap=QUESTION_GAP)
+        super().__init__(link, keys, gap=BUDGET_GAP)
         self._total, self.is_settled, self._ledger, self._keep = total, is_settled, ledger, keep
         self._spent = self._reserved = self._available = self._need = 0.0
         self._run, self._known = "", 0.0
@@ -192,7 +192,6 @@ class SharedBudget(PeriodicTask):
         return need * (1 - COST_ROUNDING) <= self._available
 
     def is_spent(self, need: float) -> bool:
-        """Whether so much will never be left."""
         return need >= self._over
 
     def reserve(self, need: float) -> None:
@@ -204,7 +203,6 @@ class SharedBudget(PeriodicTask):
         self._need = 0.0
 
     def settle(self, reserved: float, cost: float) -> None:
-        """An attempt that had reserved so much has ended, and did cost so much."""
         self._reserved = max(0.0, self._reserved - reserved)
         self._spent += cost
         self._available += max(0.0, reserved - cost)
@@ -213,7 +211,6 @@ class SharedBudget(PeriodicTask):
 
     @property
     def spent_by_all(self) -> float:
-        """What all tasks have spent, as far as it is known."""
         return max(self._spent_by_all, self._spent + (self._before or 0.0))
 
     def _last_message(self) -> Awaitable[object] | None:
@@ -254,18 +251,9 @@ class SharedBudget(PeriodicTask):
 
     async def _question(self, want: float) -> tuple[float, bool]:
         self._number += 1
-        own = (
-            self._spent,
-            self._reserved,
-            self._available,
-            self._need,
-            want,
-            BUDGET_LEASE,
-            self._run,
-            self._before or 0.0,
-            self._keep,
-        )
-        answer = await self._ask(SPEND, self._link.task, self._total, self._number, *own)
+        amounts = (self._spent, self._reserved, self._available, self._need, want)
+        known = (self._run, self._before or 0.0, self._keep)
+        answer = await self._ask(SPEND, self._link.task, self._total, self._number, *amounts, BUDGET_LEASE, *known)
         got, is_over, is_awaited, spent, out = map(float, answer[:5])
         run, number, before = str(answer[5]), int(answer[6]), float(answer[7])
         if self._run not in ("", run):
@@ -282,11 +270,7 @@ class SharedBudget(PeriodicTask):
         return got, bool(is_over)
 
     async def _kept(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Read or write the ledger, which may be away for as long as the coordinator.
-
-        Raises:
-            FatalError: it was away for longer.
-        """
+        """Read or write the ledger; raises FatalError if it is away for longer than the coordinator may be."""
         begun, pause = self._clock(), FIRST_PAUSE
         while True:
             try:

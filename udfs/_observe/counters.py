@@ -51,12 +51,10 @@ class TaskCounters:
 
     @property
     def rows_done(self) -> int:
-        """Rows that are done."""
         return self.totals.rows + len(self.latencies) + self.more_rows
 
     @property
     def calls_ended(self) -> int:
-        """Calls that have ended."""
         return self.totals.calls + len(self.latencies)
 
     @property
@@ -122,19 +120,12 @@ class TaskCounters:
 
 
 class Point(NamedTuple):
-    """A stretch of time.
+    """A stretch of time."""
 
-    Attributes:
-        end: seconds since the start of the task.
-        rows: done in it.
-        in_flight: calls, when it was looked at; of stretches that were joined the mean.
-        queued: rows in the queue, in the same way.
-    """
-
-    end: float
-    rows: int
-    in_flight: float
-    queued: float
+    end: float  # seconds since the start of the task
+    rows: int  # done in it
+    in_flight: float  # calls, when it was looked at; of stretches that were joined the mean
+    queued: float  # rows in the queue, in the same way
 
 
 class Timeline:
@@ -144,7 +135,6 @@ class Timeline:
         self._points: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Add what came behind all others."""
         self._points.append(point)
         if len(self._points) > MOST_POINTS:
             starts = [0.0, *(point.end for point in self._points)]
@@ -154,7 +144,6 @@ class Timeline:
             ]
 
     def to_plain(self) -> list[list[float]]:
-        """As plain values, for JSON."""
         return [[round(value, 4) for value in point] for point in self._points]
 
 

@@ -149,7 +149,6 @@ class RunMetrics:
         self._ended: set[str] = set()
 
     def add(self, message: Mapping[str, Any]) -> None:
-        """Add the message of a task."""
         number = message["id"]
         if number in self._ended:
             return

@@ -90,7 +90,6 @@ class ResultCodec:
             return None
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """A failure as bytes."""
         return sealed(_FAILURE + _stamp(self._clock()), key, self._encode(failure))
 
     def decode_many(

@@ -29,7 +29,7 @@ from ..._limits.permits import PermitGate, SharedPermits
 from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget
-from ..._limits.spending import Settlement, Spending
+from ..._limits.spending import Spending
 from ..._observe.time_account import State
 from ..._stores.ledgers import ledger_of
 from .attempt import Attempt
@@ -104,12 +104,11 @@ class Service:
             redacted=options.redacted,
         )
         self.refusal_of = self._refusals.refusal_of
-        settles = [*(limit.settle for limit in options.rate_limit), *(budget.settle for budget in options.budgets)]
         self.spending = Spending(
             operator,
             options.rate_limit,
             options.budgets,
-            Settlement(settles, settlement_call(spec)),
+            settlement_call(spec),
             is_refusal=lambda failure: self.refusal_of(failure) is not None,
             spent_error=SpentBudgets(operator, options),
             ends_task=options.on_spent is OnSpent.RAISE,
@@ -206,7 +205,7 @@ class Service:
         budgets: list[tuple[str, Gate]] = []
         for budget, name, ledger in zip(options.budgets, config.amounts(options.budgets, query), ledgers, strict=True):
             is_named = budget.name is not None  # then it is that of all who use the name
-            keys = [link.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+            keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
             amount = SharedBudget(
                 link,
                 keys,
