@@ -19,8 +19,6 @@ from .rate_limit import RateLimit
 
 logger = logging.getLogger("asyncudf")
 
-LONGEST_ERROR = 150  # characters, of an error of `settle`
-
 
 class SpendingAttempt(AskingAttempt, Protocol):
     """An attempt whose costs are settled; see the engine's `Attempt`."""
@@ -195,7 +193,7 @@ class Spending:
         except FatalError as error:
             self._task.fail(error)
         except BaseException as error:  # code of the user's
-            text = one_line(error_text(error, redacted=self._redacted))[:LONGEST_ERROR]
+            text = one_line(error_text(error, redacted=self._redacted))
             self._raised[place] = text
             self._task.counters.totals.note_unsettled(text)
             self._warn_once(
