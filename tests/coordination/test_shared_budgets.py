@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.shared_budget import BUDGET_LEASE, KEEP_NAMED, Ledger, SharedBudget
-from asyncudf._stores.ledgers import ledger_of
+from asyncudf._limits.shared_budget import BUDGET_LEASE, KEEP_NAMED, SharedBudget
+from asyncudf._stores.ledgers import Ledger, ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks

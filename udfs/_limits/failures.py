@@ -31,9 +31,8 @@ class ErrorBudget:
         """The budget that an option says; raises OptionError for what is neither a count nor a share."""
         if isinstance(value, ErrorBudget):
             return value
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return cls(value)
-        if isinstance(value, float) and 0 < value < 1:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if is_count or (isinstance(value, float) and 0 < value < 1):
             return cls(value)
         raise OptionError(
             f"{name} must be a whole number of rows, or a share of them, such as 0.02, not {safe_repr(value)}"

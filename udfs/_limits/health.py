@@ -119,12 +119,10 @@ class SharedHealth(PeriodicTask):
     Outcomes of all tasks go into one window. When the breaker opens, tasks learn of it within a quarter of a second, or
     at two thousand tasks a second where there are more. Then one call of the whole job probes the service. Without a
     `breaker` there are only refusals to share.
-
-    Attributes:
-        accepted: when a call of this task was accepted for the last time, which the refusal gate sets.
-        accepted_elsewhere: the same of any task, as far as it is known.
     """
 
+    # accepted: when a call of this task was accepted for the last time, which the refusal gate sets
+    # accepted_elsewhere: the same of any task, as far as it is known
     # replied: called when the coordinator has answered
     # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
     # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes

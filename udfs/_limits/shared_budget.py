@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from .._errors.exceptions import FatalError
 from .._errors.safe import type_name, without_secrets
+from .._stores.ledgers import Ledger
 from .coordinator import (
     ANSWER,
     FIRST_PAUSE,
@@ -118,18 +119,6 @@ for _, one in ipairs({text(all.spent), text(all.out), run, answers, text(before)
 return said
 """
 )
-
-
-class Ledger(Protocol):
-    """What was spent of a budget, kept beside the results of its function for runs to come."""
-
-    async def spent_before(self, run: str) -> float:
-        """What other runs have spent."""
-        ...
-
-    async def write(self, run: str, number: int, amount: float) -> None:
-        """What this run has spent, or might spend; an entry with a higher number stays."""
-        ...
 
 
 class SharedBudget(PeriodicTask):

@@ -41,9 +41,6 @@ class Spending:
         spent_error: makes the error of calls that a budget does not let begin, of what is spent and of what the next
             call needs, or of None as no cost is known; and of how `settle` failed.
         ends_task: whether that error ends the task.
-
-    Attributes:
-        permits: of the rate limits; None: there are none.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class Spending:
         self._gates: list[BudgetGate] = []
         self._warned: set[str] = set()
         self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
-        self.permits: PermitGate | None = None
+        self.permits: PermitGate | None = None  # of the rate limits, if there are any
 
     def gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
         """The gate of the next of the budgets."""

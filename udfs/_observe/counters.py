@@ -92,12 +92,10 @@ class TaskCounters:
         self.more_rows = self.more_results = 0
 
     def look(self, in_flight: int, queued: int, *, was_blocked: bool = False, follows: bool = False) -> None:
-        """Bring all up to date.
+        """Bring all up to date: of calls in flight and rows in the queue now.
 
-        Args:
-            in_flight, queued: calls, and rows in the queue, now.
-            was_blocked: whether the loop was, since the last look.
-            follows: whether slots are free while rows wait for the calls of equal rows.
+        The loop `was_blocked` since the last look; where it `follows`, slots are free while rows wait for the calls of
+        equal rows.
         """
         now, totals = self.clock(), self.totals
         totals.in_flight_peak = max(totals.in_flight_peak, in_flight)

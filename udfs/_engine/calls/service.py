@@ -28,10 +28,10 @@ from ..._limits.job_capacity import CapacityShare, ShareGate
 from ..._limits.permits import PermitGate, SharedPermits
 from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
-from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget
+from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
-from ..._stores.ledgers import ledger_of
+from ..._stores.ledgers import Ledger, ledger_of
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
