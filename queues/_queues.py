@@ -88,15 +88,15 @@ class RecordEntry(Entry):
     # is_done: _results are there and will not change
     # record: that was put, or a plain tuple of the same
     # _finished: where it lines up when it is complete
-    # _memory: counts what the row and its results hold, by now _held bytes; None: nothing is counted
+    # _memory: counts what the row and its results hold, by now _held_bytes bytes; None: nothing is counted
     # An attribute and not a property, and no futures: an entry is made for each row that has to wait.
 
-    __slots__ = ("_finished", "_held", "_memory", "_results", "record")
+    __slots__ = ("_finished", "_held_bytes", "_memory", "_results", "record")
     record: Any
     _results: Sequence[Any]
     _finished: deque[Entry] | None
     _memory: Memory | None
-    _held: int
+    _held_bytes: int
 
     @property
     def element(self) -> StreamElement:
@@ -112,13 +112,13 @@ class RecordEntry(Entry):
         self._results = results
         self.is_done = True
         if self._memory is not None:
-            self._held += self._memory.hold_results(results)
+            self._held_bytes += self._memory.hold_results(results)
         if self._finished is not None:
             self._finished.append(self)
 
     def emit(self, output: Output) -> None:
         if self._memory is not None:
-            self._memory.release(self._held)
+            self._memory.release(self._held_bytes)
         _, timestamp, origin = self.record
         results, self._results = self._results, ()  # a timer may have the entry for long
         for result in results:
@@ -305,7 +305,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
         entry.is_done = False
         entry._memory = memory = self.memory
         if memory is not None:
-            entry._held = memory.hold_row(record)
+            entry._held_bytes = memory.hold_row(record)
         self.line.append(entry)
         return entry
 
@@ -333,7 +333,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
                 entry.is_done = True
                 if entry._memory is not None:
                     entry._memory.note_result(result)
-                    entry._memory.release(entry._held)
+                    entry._memory.release(entry._held_bytes)
                 collect(entry.record, result)
             else:
                 entry.complete((result,))
@@ -389,7 +389,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         entry.is_done = False
         entry._memory = memory = self.memory
         if memory is not None:
-            entry._held = memory.hold_row(record)
+            entry._held_bytes = memory.hold_row(record)
         self.line[entry] = None
         return entry
 
@@ -437,7 +437,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                     self._remove(entry)
                 if entry._memory is not None:
                     entry._memory.note_result(result)
-                    entry._memory.release(entry._held)
+                    entry._memory.release(entry._held_bytes)
                 collect(entry.record, result)
             if self._first.finished:
                 emit()

@@ -4,7 +4,7 @@ from pyspark.daemon import manager
 
 from asyncudf._limits import shared_budget
 
-shared_budget.LEASE = 3.0
+shared_budget.BUDGET_LEASE = 3.0
 
 if __name__ == "__main__":
     manager()

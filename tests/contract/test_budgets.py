@@ -491,7 +491,7 @@ class TestBadFunctions:
             ({"amount": 0}, "amount of a budget must be a number of more than 0, not 0"),
             ({"amount": math.nan, "reserve": 1}, "amount of a budget must be a number of more than 0"),
             ({"amount": 1, "reserve": 0}, "reserve must be a number of more than 0, not 0"),
-            ({"amount": 1, "reserve": "x"}, "reserve must be a number of more than 0"),
+            ({"amount": 1, "reserve": "x"}, "reserve must be a number or a plain function"),
             ({"amount": 1, "reserve": 1, "settle": 0.5}, "settle must be a plain function"),
             ({"amount": 1, "unit": "", "reserve": 1}, "unit of a budget must be a text"),
             ({"amount": 1, "reserve": 1, "name": ""}, "name of a budget must be a text"),

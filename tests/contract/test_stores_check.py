@@ -62,7 +62,7 @@ ENTRIES: dict[bytes, tuple[bytes, float]] = {}
 
 @pytest.fixture(autouse=True)
 def _empty_and_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncudf.testing._result_store.PATIENCE", 0.2)
+    monkeypatch.setattr("asyncudf.testing._result_store.DONE_WITHIN", 0.2)
     ENTRIES.clear()
 
 

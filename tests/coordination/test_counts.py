@@ -153,7 +153,7 @@ async def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, m
 
 
 def budget_of(link: TaskLink, total: float = 5) -> SharedBudget:
-    return SharedBudget(link, [link.key("calls", "x"), link.key("holders", "x")], total)
+    return SharedBudget(link, [link.coordinator.key("calls", "x"), link.coordinator.key("holders", "x")], total)
 
 
 class Asked:

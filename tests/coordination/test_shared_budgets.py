@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.shared_budget import KEEP_NAMED, LEASE, Ledger, SharedBudget
-from asyncudf._stores.ledgers import ledger_of
+from asyncudf._limits.shared_budget import BUDGET_LEASE, KEEP_NAMED, SharedBudget
+from asyncudf._stores.ledgers import Ledger, ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 
 def budget_of(link: TaskLink, total: float, ledger: Ledger | None = None) -> SharedBudget:
-    keys = [link.key("budget", "x"), link.key("holders", "x")]
+    keys = [link.coordinator.key("budget", "x"), link.coordinator.key("holders", "x")]
     return SharedBudget(link, keys, total, is_settled=True, ledger=ledger)
 
 
@@ -81,7 +81,7 @@ async def test_a_task_that_dies_loses_what_it_had_reserved(connected: Coordinato
         other.clear()
     assert alive.spent_by_all == 0.0
     await alive.close()
-    assert LEASE == 60.0
+    assert BUDGET_LEASE == 60.0
 
 
 @pytest.mark.parametrize("kind", ["disk", "redis"])
@@ -213,7 +213,7 @@ async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) ->
     for number, expected in enumerate([True, False]):
         woken = asyncio.Event()
         link = linked(connection, f"t{number}", woken.set)
-        keys = [link.key("budget", "x"), link.key("holders", "x")]
+        keys = [link.coordinator.key("budget", "x"), link.coordinator.key("holders", "x")]
         budget = SharedBudget(link, keys, 3.0, keep=KEEP_NAMED)
         assert await reserve(budget, woken, 2.0) is expected
         await budget.close()

@@ -42,7 +42,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 2), st.sampled_from([0.0, 0.5, 1.0, 2.0,
         (lambda: RateLimit(1, per=7.5, burst=0.5), r"write RateLimit\(0.97, per=7.5, burst=1\)"),
         (lambda: RateLimit(1, cost="text"), "cost must be a number or a plain function .*, not 'text'"),  # type: ignore[arg-type]
         (lambda: RateLimit(1, cost=-1), "cost must be a number of more than 0, not -1"),
-        (lambda: RateLimit(1, name=""), "name must be a text, not ''"),
+        (lambda: RateLimit(1, name=""), "name of a rate limit must be a text .*, not ''"),
         (lambda: RateLimit(1, scope="executor"), "scope must be one of 'job', 'task', not 'executor'"),  # type: ignore[arg-type]
     ],
 )

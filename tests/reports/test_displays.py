@@ -62,10 +62,19 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def lines_of(shown: Snapshot, *, width: int = 100, is_over: bool = False) -> list[str]:
     """What a terminal of that width shows."""
     console = Console(record=True, width=width, file=Terminal(), force_terminal=True)
-    display = TerminalDisplay(console)
-    (display.close if is_over else display.show)(shown)
-    told = [line.rstrip() for line in console.export_text().splitlines()]
-    display.give_up()
+    told: list[str] = []
+
+    class Told(TerminalDisplay):
+        def _give_up(self) -> None:  # rich draws the last picture once more when it stops
+            told.extend(line.rstrip() for line in console.export_text().splitlines())
+            super()._give_up()
+
+    display = Told(console)
+    if is_over:
+        display.close(shown)
+    else:
+        display.show(shown)
+        display._give_up()
     return told
 
 

@@ -87,14 +87,14 @@ class BytesPath:
         (lambda: ResultStore.redis("redis://h?nope=a"), "'nope' that a store cannot take; it can client_name, db"),
         (lambda: ResultStore.redis("redis://h/0#1"), "has a # behind which all would be left out"),
         (lambda: ResultStore.disk(None), "path must be that of a folder, a text, not None"),  # type: ignore[arg-type]
-        (lambda: ResultStore.executor(ttl=0), "ttl must be more than 0 seconds, or a timedelta, not 0"),
+        (lambda: ResultStore.executor(ttl=0), "ttl must be more than 0 seconds, not 0"),
         (lambda: ResultStore.executor(ttl=float("nan")), "ttl must be more than 0 seconds"),
-        (lambda: ResultStore.executor(ttl=float("inf")), "None: no limit"),
+        (lambda: ResultStore.executor(ttl=float("inf")), "use None for no limit"),
         (lambda: ResultStore.executor(ttl=10**400), "ttl must be more than 0 seconds"),  # too large for a float
         (lambda: ResultStore.executor(ttl="1h"), "ttl must be .* not '1h'"),  # type: ignore[arg-type]
         (lambda: ResultStore.disk("x", error_ttl=-1), "error_ttl must be more than 0 seconds"),
         (lambda: ResultStore.disk("x", error_ttl=timedelta(0)), "error_ttl must be more than 0 seconds"),
-        (lambda: ResultStore.disk("x", ttl=True), "ttl must be more than 0 seconds"),
+        (lambda: ResultStore.disk("x", ttl=True), "ttl must be a number of seconds or a timedelta, not True"),
         (lambda: ResultStore.executor(key="city"), "key must be a plain function"),  # type: ignore[arg-type]
         (lambda: ResultStore.redis("redis://h", prefix=""), "prefix must be a text of at least one character"),
         (lambda: ResultStore.redis(None), "url must be a text such as"),  # type: ignore[arg-type]

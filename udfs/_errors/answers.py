@@ -9,11 +9,13 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, NamedTuple
 
+from .safe import tried
 from .traces import is_group, leaves, related
 
 # Clients are read by the names of attributes, not by their classes: none has to be imported, and unknown ones work too.
@@ -67,15 +69,10 @@ TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A service's response that it wants fewer calls.
+    """A service's response that it wants fewer calls."""
 
-    Attributes:
-        wait: the seconds until the service wants to be called again, above 0 and at most 10^9; None if it does not say.
-        may_retry: False if the service says that it will refuse the same request again.
-    """
-
-    wait: float | None
-    may_retry: bool
+    wait: float | None  # seconds until it wants to be called again, above 0, at most 10^9; None if it does not say
+    may_retry: bool  # False if the service says that it will refuse the same request again
 
     @property
     def seconds(self) -> float:
@@ -84,19 +81,12 @@ class Refusal:
 
 
 class Answer(NamedTuple):
-    """What a service has said in an exception or a response.
+    """What a service has said in an exception or a response."""
 
-    Attributes:
-        status: what `status_of` returns.
-        refusal: what `refusal_of` returns.
-        wait: what `retry_after` returns.
-        quota: what `used_up_quota` returns.
-    """
-
-    status: int | None = None
-    refusal: Refusal | None = None
-    wait: float | None = None
-    quota: str | None = None
+    status: int | None = None  # see `status_of`
+    refusal: Refusal | None = None  # see `refusal_of`
+    wait: float | None = None  # see `retry_after`
+    quota: str | None = None  # see `used_up_quota`
 
 
 def answer_of(outcome: Any) -> Answer:
@@ -220,7 +210,7 @@ def _refusal(said: Said, status: int | None, asked: float | None) -> Refusal | N
         is_refusal = status == TOO_MANY_REQUESTS or wait is not None
     if not is_refusal:
         return None
-    may_retry = not any(_is_false(found.get("x-should-retry")) for found in headers)
+    may_retry = not any(str(found.get("x-should-retry")).strip().lower() == "false" for found in headers)
     return Refusal(None if wait is None else min(wait, LONGEST_WAIT) or SHORT_WAIT, may_retry)
 
 
@@ -242,17 +232,14 @@ def _quota(said: Said) -> str | None:
 
 def _codes(outcome: Any, bodies: Sequence[Any]) -> list[Any]:
     """The codes and types that an exception has, and those of the error that the body of its response describes."""
-    codes = [_code(outcome), *_attributes(outcome, "type", "error_code", "reason")]
-    for body in bodies:
-        codes += _codes_in(body)
-    return codes
+    return [_code(outcome), *_attributes(outcome, "type", "error_code", "reason"), *chain(*map(_codes_in, bodies))]
 
 
 def _bodies(outcome: Any, response: Any) -> list[Any]:
     """The body of the response of an exception, as far as a client has read it: JSON, or what it has made of it."""
     found = [*_attributes(outcome, "body", "details"), response]
     if response is not None:  # httpx's: no waiting
-        found.append(_tried(lambda: response.content if response.is_stream_consumed is True else None))
+        found.append(tried(lambda: response.content if response.is_stream_consumed is True else None))
     return [body for body in found if type(body) in (dict, list, str, bytes)]
 
 
@@ -266,7 +253,7 @@ def _codes_in(body: Any) -> Iterator[str]:
 def _errors_in(body: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
     """The errors that a body describes: what each is in, the error itself, and its details."""
     if type(body) in (str, bytes):
-        body = _tried(lambda: json.loads(body[:LONGEST_BODY]))
+        body = tried(lambda: json.loads(body[:LONGEST_BODY]))
     for outer in body if type(body) is list else [body]:
         error = _item(outer, "error", "Error")
         details = _item(error, "details")
@@ -313,14 +300,14 @@ def _statuses(holder: Any) -> Iterator[Any]:
         yield _attribute(holder, "code")
     yield _metadata(holder).get("HTTPStatusCode")
     # requests wraps urllib3's error for a request that has used up its retries; that error has no response.
-    for error in (holder, _tried(lambda: holder.args[0])):
-        said = TOO_MANY_RESPONSES.fullmatch(_tried(lambda: str(error.reason)) or "")  # noqa: B023 - called here
+    for error in (holder, tried(lambda: holder.args[0])):
+        said = TOO_MANY_RESPONSES.fullmatch(tried(lambda: str(error.reason)) or "")  # noqa: B023 - called here
         yield None if said is None else int(said[1])
 
 
 def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[Any]) -> Iterator[float | None]:
     if (asked := _attribute(outcome, "retry_after")) is not None:
-        yield _tried(lambda: _seconds(asked, {}))
+        yield tried(lambda: _seconds(asked, {}))
     for found in headers:
         for name in MILLISECONDS:
             yield None if (milliseconds := _number(found.get(name))) is None else milliseconds / 1000
@@ -334,7 +321,7 @@ def _headers(outcome: Any, response: Any) -> Iterator[dict[str, Any]]:
         if holder is None:
             continue
         for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
-            if headers is not None and (found := _tried(lambda: _of_limits(headers))):  # noqa: B023 - called here
+            if headers is not None and (found := tried(lambda: _of_limits(headers))):  # noqa: B023 - called here
                 yield found
 
 
@@ -383,14 +370,10 @@ def _left(headers: Mapping[str, Any], name: str) -> float | None:
     return None if left is None else max(0.0, left)
 
 
-def _is_false(value: Any) -> bool:
-    return type(value) is str and value.strip().lower() == "false"
-
-
 def _number(value: Any) -> float | None:
     if type(value) is bool or not issubclass(type(value), (int, float, str)):
         return None
-    number = _tried(lambda: None if issubclass(type(value), str) and len(value) > LONGEST_TEXT else float(value))
+    number = tried(lambda: None if issubclass(type(value), str) and len(value) > LONGEST_TEXT else float(value))
     return None if number is None or math.isnan(number) else number
 
 
@@ -400,19 +383,13 @@ def _now(headers: Mapping[str, Any]) -> float:
 
 
 def _date(text: Any) -> datetime | None:
-    date = _tried(lambda: email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])) if type(text) is str else None
+    date = tried(lambda: email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])) if type(text) is str else None
     # asctime of C has no time zone, and HTTP allows it.
     return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
 
 
 def _attributes(holder: Any, *names: str) -> list[Any]:
-    found = []
-    for name in names:
-        try:
-            found.append(getattr(holder, name, None))
-        except BaseException:  # a user's class may raise anything
-            found.append(None)
-    return found
+    return [_attribute(holder, name) for name in names]
 
 
 def _attribute(holder: Any, name: str) -> Any:
@@ -424,7 +401,7 @@ def _attribute(holder: Any, name: str) -> Any:
 
 def _code(error: Any) -> Any:
     """The `code` of an exception, unless it is a property: those of aiohttp and of websockets warn about being read."""
-    return _tried(lambda: inspect.getattr_static(error, "code"))
+    return tried(lambda: inspect.getattr_static(error, "code"))
 
 
 def _item(holder: Any, *names: str) -> Any:
@@ -433,18 +410,10 @@ def _item(holder: Any, *names: str) -> Any:
 
 def _is_throttling(response: Any) -> bool:
     """Whether a response of botocore, which is a dict, says so."""
-    return issubclass(type(response), dict) and _tried(lambda: response["Error"]["Code"] in THROTTLING_CODES) is True
+    return issubclass(type(response), dict) and tried(lambda: response["Error"]["Code"] in THROTTLING_CODES) is True
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:
     """The part about HTTP in a response of botocore, which is a dict."""
-    found = _tried(lambda: response["ResponseMetadata"]) if issubclass(type(response), dict) else None
+    found = tried(lambda: response["ResponseMetadata"]) if issubclass(type(response), dict) else None
     return found if type(found) is dict else {}
-
-
-def _tried(read: Callable[[], Any]) -> Any:
-    """What `read` returns; None if it raises: reading an error must not raise another one."""
-    try:
-        return read()
-    except BaseException:  # attributes of a user's class may raise anything
-        return None

@@ -11,6 +11,7 @@ from typing import Any
 
 from .answers import Answer, answer_of, is_of_a_broken_message
 from .exceptions import ResultError
+from .safe import tried
 from .task_faults import errnos_of, fault_of
 from .traces import is_group, leaves, related
 
@@ -96,22 +97,12 @@ def _is_of_the_connection(error: BaseException) -> bool:
     return not any(name in _NOT_DOWN for name in names) and (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
-        or ("RpcError" in names and _code_of_grpc(error) in _GRPC_DOWN)
+        or ("RpcError" in names and tried(lambda: error.code().name) in _GRPC_DOWN)  # type: ignore[attr-defined]
     )
 
 
 def _has_number_of_the_network(error: Any) -> bool:
     if not _NUMBERS.isdisjoint(errnos_of(error)):
         return True
-    try:
-        reason = error.reason  # urllib has the error of the socket as the reason of its own
-        return issubclass(type(reason), OSError) and _is_of_the_connection(reason)
-    except BaseException:  # a user's class may raise anything
-        return False
-
-
-def _code_of_grpc(error: Any) -> str | None:
-    try:
-        return error.code().name  # type: ignore[no-any-return]
-    except BaseException:  # another library's class, or a user's
-        return None
+    reason = tried(lambda: error.reason)  # urllib has the error of the socket as the reason of its own
+    return issubclass(type(reason), OSError) and _is_of_the_connection(reason)

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from .exceptions import FatalError, OptionError
 from .records import Redact, only_types
 from .safe import SecretUrl, safe_repr, type_name
 
 Seconds = float | timedelta
+T = TypeVar("T")
 
 
 def seconds(value: Seconds, name: str) -> float:
@@ -87,6 +88,35 @@ def is_plain(function: Any) -> bool:
     return bool(forms) and not any(is_kind(form) for is_kind in kinds for form in forms)
 
 
+def several(value: Any, name: str, kind: type[T], example: str) -> tuple[T, ...]:
+    """None, one object of a class or several of them, as a tuple."""
+    given = () if value is None else (value,) if isinstance(value, kind) else value
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, kind) for one in given):
+        raise OptionError(f"{name} must be {example}, or a list of them, not {safe_repr(value)}")
+    return tuple(given)
+
+
+def check_cost(value: Any, name: str, example: str) -> None:
+    """Check what a call may cost: None, a number of more than 0, or a plain function of the call's arguments."""
+    if value is None or is_plain(value):
+        return
+    if callable(value) or not is_number(value):
+        raise OptionError(
+            f"{name} must be a number or a plain function of the call's arguments, such as {example}, "
+            f"not {safe_repr(value)}"
+        )
+    amount(value, name)
+
+
+def check_settle(value: Any, example: str) -> None:
+    """Check what tells what a call did cost: None, or a plain function of the call's arguments and its result."""
+    if value is not None and not is_plain(value):
+        raise OptionError(
+            "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
+            f"{example}, not {safe_repr(value)}"
+        )
+
+
 def plain_function(value: Any, name: str) -> Callable[..., Any]:
     """A function of a row's arguments that returns its answer."""
     if not is_plain(value):
@@ -101,11 +131,7 @@ def discard(awaitable: Any) -> None:
 
 
 def given_number(value: Any, what: str) -> float:
-    """A number of 0 or more that a function of the user's has given.
-
-    Raises:
-        FatalError: it is none.
-    """
+    """A number of 0 or more that a function of the user's has given; raises FatalError if it is none."""
     if is_number(value) and value >= 0:
         return float(value)
     discard(value)

@@ -13,21 +13,15 @@ from .task_faults import TaskFault, fault_of
 
 @final
 class Failure:
-    """The error of an attempt, and what follows from it: computed once, as to look into an error takes long.
-
-    Attributes:
-        answer: what the service has said in it.
-        fault: what the task itself lacks; None if the error may be the row's or the service's.
-        is_fatal: whether it fails the task under every policy, as SystemExit does.
-    """
+    """The error of an attempt, and what follows from it: computed once, as to look into an error takes long."""
 
     __slots__ = ("_outcome", "answer", "error", "fault", "is_fatal")
 
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException = error
         self.answer: Answer = answer_of(error)
-        self.fault: TaskFault | None = fault_of(error)
-        self.is_fatal: bool = is_fatal(error)
+        self.fault: TaskFault | None = fault_of(error)  # None if the error may be the row's or the service's
+        self.is_fatal: bool = is_fatal(error)  # fails the task under every policy, as SystemExit does
         self._outcome: CallOutcome | None = None
 
     @property
@@ -44,7 +38,6 @@ class Failure:
 
     @property
     def outcome(self) -> CallOutcome:
-        """What it says about the service."""
         if self._outcome is None:
             self._outcome = outcome_with(self.error, self.answer)
         return self._outcome

@@ -22,19 +22,14 @@ def seconds(value: float | None) -> str:
         return "0 s"
     if value >= 59.5:
         return _long(value)
-    for unit, name in _SMALL:
-        if value < 999.5 * unit:
-            return f"{_digits(value / unit)} {name}"
-    raise AssertionError(value)
+    size, name = next((size, name) for size, name in _SMALL if value < 999.5 * size)
+    return f"{_digits(value / size)} {name}"
 
 
 def _long(value: float) -> str:
-    for unit, name, smaller, smaller_name in _LARGE:
-        parts = round(value / smaller)
-        if parts * smaller >= unit:
-            whole, rest = divmod(parts, unit // smaller)
-            return f"{whole:,} {name}" + (f" {rest} {smaller_name}" if rest and whole < 1000 else "")
-    raise AssertionError(value)
+    unit, name, smaller, smaller_name = next(one for one in _LARGE if round(value / one[2]) * one[2] >= one[0])
+    whole, rest = divmod(round(value / smaller), unit // smaller)
+    return f"{whole:,} {name}" + (f" {rest} {smaller_name}" if rest and whole < 1000 else "")
 
 
 def amount_(value: float) -> str:
@@ -84,6 +79,17 @@ def noun(value: float | str | None, one: str, many: str = "") -> str:
     return one if value in (1, "1") else many or f"{one}s"
 
 
+def commonest(counted: Mapping[str, int], shown: int) -> list[tuple[str, int]]:
+    """The commonest kinds first; those after the first `shown` are together, as "others".
+
+    >>> commonest({"a": 1, "b": 5, "c": 2}, 1)
+    [('b', 5), ('others', 3)]
+    """
+    most = sorted(counted.items(), key=lambda item: -item[1])
+    others = sum(times for _, times in most[shown:])
+    return [*most[:shown], *([("others", others)] if others else [])]
+
+
 def number(value: float | None) -> str:
     """A number with a fraction, such as a mean.
 
@@ -126,10 +132,9 @@ def bytes_(value: float | None) -> str:
     """
     if value is None or not isfinite(value):
         return NOTHING
-    for power, name in enumerate(("B", "KiB", "MiB", "GiB")):
-        if value < 1023.5 * 1024**power:
-            return f"{_digits(value / 1024**power)} {name}"
-    return f"{_digits(value / 1024**4)} TiB"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = next((power for power in range(4) if value < 1023.5 * 1024**power), 4)
+    return f"{_digits(value / 1024**power)} {units[power]}"
 
 
 def _digits(value: float, whole: float = 10) -> str:

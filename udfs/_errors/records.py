@@ -53,8 +53,7 @@ def task_error(
 ) -> AsyncUDFError:
     """The error that fails the task; `where` names the function, the attempt and the input.
 
-    Args:
-        capacity: the calls that the task may have in flight.
+    The task may have `capacity` calls in flight.
     """
     located: AsyncUDFError
     if fault := fault_of(error):

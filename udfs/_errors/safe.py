@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MOST_SHOWN = 80
@@ -71,6 +71,14 @@ def which_errors(counted: Mapping[str, int], last: tuple[str, int | None]) -> st
     most = max(counted, key=lambda kind: counted[kind], default=last[0])
     mostly = "" if most == last[0] else f"mostly {one_line(most)}, "
     return f"{mostly}last {named_error(*last)}"
+
+
+def tried(read: Callable[[], Any]) -> Any:
+    """What `read` returns; None if it raises: attributes of a user's class may, and no row may fail for that."""
+    try:
+        return read()
+    except BaseException:
+        return None
 
 
 def safe_str(error: BaseException) -> str:

@@ -53,11 +53,7 @@ def fault_of(error: BaseException) -> TaskFault | None:
 
 
 def advice(fault: TaskFault, capacity: int | None = None) -> str:
-    """What to do about a fault.
-
-    Args:
-        capacity: the calls that the task may have in flight.
-    """
+    """What to do about a fault of a task that may have `capacity` calls in flight."""
     calls, asked = ("capacity", "") if capacity is None else (f"capacity={capacity}", f" --capacity {capacity}")
     match fault:
         case TaskFault.LOOP:
@@ -83,7 +79,6 @@ def advice(fault: TaskFault, capacity: int | None = None) -> str:
 
 
 def errnos_of(error: Any) -> Sequence[int]:
-    """The numbers of an OSError."""
     try:
         # asyncio has tried each address of a host in vain: one error for all, without a number of its own.
         if type(text := _text(error)) is str and text.startswith(_SEVERAL):

@@ -26,8 +26,7 @@ def related(
 ) -> Iterator[BaseException]:
     """An exception, those that it was raised from, and those in groups, each once.
 
-    Args:
-        context: gives what was being handled when an exception was raised, where that counts too.
+    `context` gives what was being handled when an exception was raised, where that counts too.
     """
     waiting, seen = [error], set()  # causes may form a circle, or a chain longer than Python's stack
     while waiting:
@@ -89,7 +88,6 @@ def leaves(group: BaseException) -> Iterator[BaseException]:
 
 
 def is_group(error: BaseException) -> bool:
-    """Whether it is a group of exceptions."""
     return issubclass(type(error), BaseExceptionGroup)
 
 

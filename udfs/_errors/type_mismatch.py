@@ -21,13 +21,9 @@ _namespace: Any = vars(type)["__dict__"].__get__
 
 
 class TypeMismatchError(Exception):
-    """A value, perhaps deep inside a result, that does not fit.
+    """A value, perhaps deep inside a result, that does not fit: at the path of a field, empty for the result itself.
 
-    Args:
-        path: the field's path; empty for the result itself.
-        value: the value that does not fit.
-        problem: why it does not fit, and what to do.
-        detail: more about the problem, which may quote the result.
+    The problem is why it does not fit, and what to do; the detail may quote the result.
     """
 
     # The code that raises it does not know the function: `mismatch_error` adds it. An exception and not a return value,

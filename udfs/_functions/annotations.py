@@ -269,8 +269,8 @@ def has_fields(hint: Any) -> typing.TypeGuard[type]:
     if not isinstance(hint, type):
         return False
     is_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
-    is_class_of_models = is_model(hint) or _is_model_of_pydantic_1(hint)  # the latter to be refused as a type
-    return is_class_of_models or dataclasses.is_dataclass(hint) or _is_typed_dict(hint) or is_tuple
+    of_pydantic_1 = hasattr(hint, "__fields__") and hasattr(hint, "__validators__")  # to be refused as a type
+    return is_model(hint) or of_pydantic_1 or dataclasses.is_dataclass(hint) or _is_typed_dict(hint) or is_tuple
 
 
 def is_model(cls: type) -> bool:
@@ -279,10 +279,6 @@ def is_model(cls: type) -> bool:
     return hasattr(cls, "model_fields") and any(
         base.__module__ == "pydantic.main" and base.__name__ == "BaseModel" for base in cls.__mro__
     )
-
-
-def _is_model_of_pydantic_1(cls: type) -> bool:
-    return not is_model(cls) and hasattr(cls, "__fields__") and hasattr(cls, "__validators__")
 
 
 def _is_typed_dict(hint: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -60,6 +61,9 @@ class RuntimeContext:
     `AsyncFunction.open` gets it; a plain function gets it by a parameter annotated `RuntimeContext`. One object
     per task: what it says of a row is about the row whose call asks.
 
+    Raises:
+        AsyncUDFError: it is asked about a row, or told something of it, outside a call, for example in `open`.
+
     >>> from asyncudf.testing import run_rows
     >>> async def charge(card: str, context: RuntimeContext) -> int:
     ...     return context.attempt_number
@@ -87,7 +91,6 @@ class RuntimeContext:
         self._timeout = timeout
         self._side_types = side_types
         self._make_keys = keys or (lambda: ResultKeys(function, "1", ""))
-        self._keys: ResultKeys | None = None  # made when a key is first asked for
         self._is_stored = is_stored
         self._metrics = metrics
 
@@ -112,11 +115,7 @@ class RuntimeContext:
 
     @property
     def attempt_number(self) -> int:
-        """The number of this attempt for the current row, from 1.
-
-        Raises:
-            AsyncUDFError: asked outside a call, for example in `open`.
-        """
+        """The number of this attempt for the current row, from 1."""
         return self._state().attempt
 
     @property
@@ -125,9 +124,6 @@ class RuntimeContext:
 
         None in the first attempt. So a model can be asked again, and told what was wrong. In a call of many rows it is
         that of the first row that has one. An exception has no traceback here.
-
-        Raises:
-            AsyncUDFError: asked outside a call.
 
         >>> from asyncudf import RetryStrategy
         >>> from asyncudf.testing import run_rows
@@ -141,11 +137,7 @@ class RuntimeContext:
         return self._state().last_error
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline of the current row (all attempts and back-offs), or None without a timeout.
-
-        Raises:
-            AsyncUDFError: asked outside a call.
-        """
+        """Seconds until the deadline of the current row (all attempts and back-offs), or None without a timeout."""
         state = self._state()
         if self._timeout is None:
             return None
@@ -162,7 +154,7 @@ class RuntimeContext:
         those of each.
 
         Raises:
-            AsyncUDFError: asked outside a call, or of an input that no key can be made of.
+            AsyncUDFError: no key can be made of the input.
         """
         state = self._state()
         state.sends_keys = True
@@ -178,7 +170,7 @@ class RuntimeContext:
         A row keeps its key when it is called again, also together with other rows than before.
 
         Raises:
-            AsyncUDFError: asked outside a call, or of an input that no key can be made of.
+            AsyncUDFError: no key can be made of the input.
         """
         state = self._state()
         if not state.is_batch:
@@ -186,11 +178,9 @@ class RuntimeContext:
         state.sends_keys = True
         return [self._result_keys.of(value).hex() for value in state.element[0]]
 
-    @property
+    @functools.cached_property
     def _result_keys(self) -> ResultKeys:
-        if self._keys is None:
-            self._keys = self._make_keys()
-        return self._keys
+        return self._make_keys()
 
     def spend(self, amount: float, unit: str = "USD") -> None:
         """Say what this attempt costs, if only the function knows; several amounts of one unit add up.
@@ -201,7 +191,6 @@ class RuntimeContext:
 
         Raises:
             ResultError: the amount is no number of 0 or more.
-            AsyncUDFError: asked outside a call.
 
         >>> from asyncudf import Budget
         >>> from asyncudf.testing import run_rows
@@ -232,7 +221,6 @@ class RuntimeContext:
             ResultError: the value does not fit the tag's schema.
             OptionError: `tag` is not a tag, or one that the library fills.
             FatalError: the function has a store, which keeps results alone: the next run would not write the row.
-            AsyncUDFError: asked outside a call.
         """
         if self._is_stored:
             raise FatalError(

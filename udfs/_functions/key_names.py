@@ -129,7 +129,6 @@ def _is_harmless(name: str, cell: Any, function: Any, seen: set[int]) -> bool:
 
 
 def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
-    """The defaults of a function's parameters, by name."""
     try:
         parameters = signature_of(function).parameters.values()
     except (TypeError, ValueError):  # not a Python function

@@ -153,7 +153,7 @@ def _shown(value: Any) -> Any:
         case enum.Enum():
             return value.value
         case ErrorBudget():
-            return value.share if value.count is None else value.count
+            return value.most
         case ResultStore():
             return store_label(value)
         case (RateLimit(), *_):
@@ -216,7 +216,6 @@ class Options:
 
     @classmethod
     def names(cls) -> set[str]:
-        """The names of all options."""
         return {one.name for one in dataclasses.fields(cls)}
 
     @classmethod

@@ -30,8 +30,6 @@ RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
 
 
 class EndedAttempt(NamedTuple):
-    """One attempt that ended."""
-
     number: int  # from 1
     elapsed: float  # seconds since the first attempt began
     waited: float  # of these, the seconds spent in back-off

@@ -89,11 +89,7 @@ def _unwrapped(function: Any) -> Any:
 
 
 def parameters_of(function: Any) -> Sequence[Parameter]:
-    """The parameters that count, in their order.
-
-    Raises:
-        ValueError, TypeError: the signature cannot be read.
-    """
+    """The parameters that count, in their order; raises like `signature_of`."""
     return _own_parameters(behind_decorators(function))
 
 
@@ -135,7 +131,9 @@ def bound(
     # *rest takes the columns that are left once every other parameter has its own.
     may_rest = all(p.name in columns or p.name in given for p in placed)
     if not (may_rest and any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)):
-        while placed and not (placed[-1].name in columns or _only_by_position(placed[-1], given)):
+        while placed and placed[-1].name not in columns:
+            if placed[-1].kind is Parameter.POSITIONAL_ONLY and placed[-1].name in given:
+                break
             placed.pop()
     keywords = {name: value for name, value in given.items() if name not in [p.name for p in placed]}
     in_order = [(p.name in columns, given.get(p.name, p.default)) for p in placed]
@@ -149,10 +147,6 @@ def bound(
         return function(*values, *rest, **keywords)
 
     return in_place
-
-
-def _only_by_position(parameter: Parameter, given: Mapping[str, Any]) -> bool:
-    return parameter.kind is Parameter.POSITIONAL_ONLY and parameter.name in given
 
 
 EXAMPLE = "async def f(city: str) -> str: ..."

@@ -25,16 +25,16 @@ BELOW_SATURATION = 0.8  # of the limit where a service seems to be saturated: no
 RESTART = 0.6  # of the limit, when a service has become faster
 FEW_DOWN, FEW_THROTTLED = 0.05, 0.02  # shares of a round that do not lower the limit
 MORE_FAILURES = 1.25  # times the share that fails at any limit
-RARE_BY_CHANCE = math.log(20)  # chance gives more once in 20 rounds
+RARE_IN_ROUNDS = math.log(20)  # chance gives more once in 20 rounds
 NEWEST_SHARE_WEIGHT = 0.1  # of that share; the rest is what it was
 BEST_LATENCY_CALLS = 1000  # calls that the best latency is a mean of
 HELD_ROUNDS = 3  # rounds
-PERIOD, LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
+PERIOD, BEST_LATENCIES = 60.0, 300  # seconds, and times the best latency, between two measurements of it, at least
 QUARTER, CALLS_OF_LONG_FAST_ROUND = 0.25, 40  # of the limit, where such a measurement begins; calls of its rounds
 CLIFF_LATENCY = 2.0  # times the latency that a queue in the service explains
-PATIENCE, MOST_PATIENCE = 16, 256  # rounds before a limit that broke the service is tried again: doubled each time
+BROKEN_ROUNDS, MOST_BROKEN_ROUNDS = 16, 256  # rounds before a limit that broke the service is tried again: doubled
 QUIET_AFTER_DOWN = 2.0  # times the best latency, after a step down, during which ends of calls say nothing
-ROUNDING = 1e-6  # seconds: there is no logarithm of 0
+SHORTEST_LATENCY = 1e-6  # seconds: there is no logarithm of 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +66,6 @@ class AdaptiveCapacity:
 
 
 class _Round:
-    """The calls of one round."""
-
     def __init__(self) -> None:
         self.calls = self.answered = self.throttled = self.down = 0
         self.logarithms = 0.0  # of the latencies of answered calls
@@ -80,7 +78,7 @@ class _Round:
         if outcome is CallOutcome.ANSWERED:
             self.answered += 1
             self.good_seconds += latency
-            self.logarithms += math.log(latency + ROUNDING)
+            self.logarithms += math.log(latency + SHORTEST_LATENCY)
         else:
             self.throttled += outcome is CallOutcome.THROTTLED
             self.down += outcome is CallOutcome.DOWN
@@ -140,7 +138,7 @@ class CapacityPolicy:
         self._refused_limit = self._good_limit = 0.0
         self._broken_limit, self._patience = math.inf, 0
         self._failing_share = self._failing_limit = 0.0
-        self._held = 0  # good rounds since the limit last went up
+        self._good_rounds = 0  # good rounds since the limit last went up
         self._of_calls = 0
         self._round = _Round()
         self._passed_over = 0  # ends of calls that began under another limit
@@ -154,13 +152,7 @@ class CapacityPolicy:
         return int(self._limit)
 
     def ended(self, outcome: CallOutcome, latency: float, in_flight: int, now: float) -> None:
-        """An attempt is over.
-
-        Args:
-            latency: its seconds.
-            in_flight: attempts under way with it.
-            now: seconds, of a clock that all tasks which call the service share to within a tenth of a second.
-        """
+        """An attempt of so many seconds is over; `now` is of a clock that tasks share to within a tenth of a second."""
         if outcome is CallOutcome.NOTHING:
             return
         if self._passed_over > 0 or now < self._passed_until:
@@ -202,7 +194,7 @@ class CapacityPolicy:
             self._is_fast, self._slow_limit = self._limit < self._threshold, 0.0
         elif is_failing or is_throttled:
             if ended.throttled:
-                self._throttled_limit, self._held = self._limit, 0
+                self._throttled_limit, self._good_rounds = self._limit, 0
             if self._is_fast and ended.throttled:
                 self._measure(HALF * self._limit)
             else:
@@ -213,7 +205,7 @@ class CapacityPolicy:
     def _failures(self) -> _Failures:
         ended, usual = self._round, MORE_FAILURES * self._failing_share
         share = ended.down / ended.calls
-        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, usual, RARE_BY_CHANCE):
+        if share <= FEW_DOWN or not is_unlikely(ended.down, ended.calls, usual, RARE_IN_ROUNDS):
             self._failing_share += NEWEST_SHARE_WEIGHT * (share - self._failing_share)
             self._failing_limit = 0.0
             return _Failures.FEW
@@ -229,8 +221,8 @@ class CapacityPolicy:
             return
         if self._has_broken(latency):
             self._broken_limit = self._limit
-            self._patience = min(MOST_PATIENCE, max(PATIENCE, 2 * self._patience))
-            self._limit, self._held = self._good_limit, 0
+            self._patience = min(MOST_BROKEN_ROUNDS, max(BROKEN_ROUNDS, 2 * self._patience))
+            self._limit, self._good_rounds = self._good_limit, 0
             return
         best = self._learn(latency)
         if latency <= SLOW * best:
@@ -249,12 +241,12 @@ class CapacityPolicy:
             else:
                 self._limit *= DOWN
         elif self._is_used():
-            self._held += 1
+            self._good_rounds += 1
             more = max(self._limit + 1, UP * self._limit)
             held = 0 if self._limit < DOWN * self._throttled_limit else HELD_ROUNDS
             patience = self._patience if more >= self._broken_limit else held
-            if self._held > patience:
-                self._limit, self._held = more, 0
+            if self._good_rounds > patience:
+                self._limit, self._good_rounds = more, 0
 
     def _has_broken(self, latency: float) -> bool:
         """Whether calls take far longer than the step up from the last good limit explains."""
@@ -296,7 +288,7 @@ class CapacityPolicy:
 def _next_time(now: float, best: float) -> float:
     """When to start over: at multiples of one, two, four ... minutes, so that all tasks share some of the times."""
     period = PERIOD
-    while period < LATENCIES * best:
+    while period < BEST_LATENCIES * best:
         period *= 2
     return (now // period + 1) * period
 
@@ -304,12 +296,8 @@ def _next_time(now: float, best: float) -> float:
 class AdaptiveGate(Gate):
     """`capacity="auto"`: as many calls in flight as the policy has found to be good.
 
-    A user's `failure_on` is for the breaker alone: for this gate a service is full when it throttles or hangs.
-
-    The pool has as many slots, so calls wait here only after their number has been lowered.
-
-    Args:
-        clock: seconds, of a clock that the tasks of the job share.
+    A user's `failure_on` is for the breaker alone: for this gate a service is full when it throttles or hangs. The pool
+    has as many slots, so calls wait here only after their number has been lowered.
     """
 
     state = State.CALLS_BUSY

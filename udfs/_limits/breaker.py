@@ -11,15 +11,11 @@ from .._observe.time_account import State
 from .circuit_breaker import Breaker, CircuitBreaker
 from .gate import AskingAttempt, Gate
 from .health import SharedHealth
-from .rate_limit import ROUNDING
+from .rate_limit import TIME_ROUNDING
 
 
 class BreakerGate(Gate):
-    """The circuit breaker.
-
-    Args:
-        text_of: the text of an error, for the message of the error that ends the task.
-    """
+    """The circuit breaker; `text_of` gives the text of an error, for the message of the one that ends the task."""
 
     # breaker: of the task, or of the job if the task has a coordinator
     # _last, _last_outcome: the last failure, for that message
@@ -45,7 +41,7 @@ class BreakerGate(Gate):
         if wait == 0.0:
             return wait
         assert self.breaker.open_since is not None
-        end = max(ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
+        end = max(TIME_ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
         return end if wait is None else min(wait, end)
 
     def _given_up(self) -> str:

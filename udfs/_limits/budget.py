@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .._errors.call_outcome import CallOutcome
-from .._errors.checks import amount, given_number, is_plain, text
+from .._errors.checks import amount, check_cost, check_settle, given_number, several, text
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.failure import Failure
 from .._errors.figures import amount_
@@ -15,7 +15,6 @@ from .._errors.safe import safe_repr
 from .gate import AskingAttempt, Gate
 
 CALLS = "calls"  # the unit of which each call costs 1
-EXAMPLE = "Budget(20, reserve=lambda text: 0.002)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +68,8 @@ class Budget:
         text(self.unit, "unit of a budget")
         if self.name is not None:
             text(self.name, "name of a budget")
-        if self.reserve is not None and not is_plain(self.reserve):
-            if callable(self.reserve):
-                raise OptionError(f"reserve must be a plain function, not {safe_repr(self.reserve)}")
-            amount(self.reserve, "reserve")
-        if self.settle is not None and not is_plain(self.settle):
-            raise OptionError(
-                "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
-                f"answer.cost, not {safe_repr(self.settle)}"
-            )
+        check_cost(self.reserve, "reserve", "lambda text: 0.002")
+        check_settle(self.settle, "answer.cost")
         for option in ("reserve", "settle"):
             if getattr(self, option) is not None and self.unit == CALLS:
                 raise OptionError(f"{option} is never used with the unit {CALLS!r}: each attempt costs 1; leave it out")
@@ -95,9 +87,7 @@ class Budget:
     @classmethod
     def all_of(cls, value: Any, name: str) -> tuple[Budget, ...]:
         """What the option `budget=` accepts: None, one budget or several."""
-        given = () if value is None else (value,) if isinstance(value, cls) else value
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
-            raise OptionError(f"{name} must be a Budget, such as {EXAMPLE}, or a list of them, not {safe_repr(value)}")
+        given = several(value, name, cls, "a Budget, such as Budget(20, reserve=lambda text: 0.002)")
         labels = [one.name or one.unit for one in given]
         for label in labels:
             if labels.count(label) > 1:
@@ -105,7 +95,7 @@ class Budget:
                     f"{name} has two budgets called {safe_repr(label)}, by their name or unit: give each a name of its "
                     "own, or write one budget"
                 )
-        return tuple(given)
+        return given
 
     def reservation_of(self, arguments: Sequence[Any]) -> float:
         """What a call with these arguments may cost at most.
@@ -133,11 +123,7 @@ def budget_label(budget: Budget) -> str:
 
 
 class TaskBudget:
-    """The budget of a task that is the whole job.
-
-    Attributes:
-        is_settled: whether what is reserved may come back.
-    """
+    """The budget of a task that is the whole job; where it `is_settled`, what is reserved may come back."""
 
     # _spent + _reserved <= _total, but for attempts that cost more than they reserved
 
@@ -218,7 +204,6 @@ class BudgetGate(Gate):
         self.follows_calls = amount.is_settled or ends_task
 
     def need(self, attempt: AskingAttempt) -> float:
-        """What this attempt reserves."""
         if self.learns:
             return self._least if self._most is None else self._most
         assert attempt.costs is not None

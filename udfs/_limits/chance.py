@@ -8,8 +8,7 @@ import math
 def is_unlikely(count: int, calls: int, share: float, rare: float) -> bool:
     """Whether a random share of failures is unlikely to give `count` of so many calls, by Chernoff's bound.
 
-    Args:
-        rare: how unlikely: log(n) for once in n times.
+    `rare` is how unlikely: log(n) for once in n times.
     """
     found = count / calls
     if found <= share:

@@ -17,7 +17,7 @@ from .._errors.safe import safe_repr, without_secrets
 from .budget import Budget
 from .rate_limit import RateLimit, Scope
 
-PATIENCE = 30.0  # seconds that a coordinator may be away
+MOST_AWAY = 30.0  # seconds that a coordinator may be away
 LAST_MESSAGE_WITHIN = 1.0  # seconds for the last message of a task
 LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
 ANSWER = LEASE  # seconds without an answer after which a question is asked again
@@ -26,7 +26,7 @@ SLOW_TRIP = 0.5  # seconds of a round trip from which on limits may not be used 
 AWAY_AFTER = 1.0  # seconds without an answer from which on the log says so
 WARN_AGAIN = 60.0  # seconds until the log repeats a warning
 PASSING = "MISCONF", "NOREPLICAS", "BUSY"  # beginnings of errors that pass, or that an operator of the server mends
-NEWEST_WEIGHT = 0.3  # the weight of the newest round trip in their mean
+NEWEST_TRIP_WEIGHT = 0.3  # the weight of the newest round trip in their mean
 DRIFT = 1e-4  # of the time since an answer: how far the two clocks may drift apart
 
 logger = logging.getLogger("asyncudf")
@@ -44,8 +44,6 @@ class Coordinator:
     Args:
         url: with the password.
         namespace: the part of all key names that separates this application from others on the same server.
-        clock: seconds, of the task.
-        patience: seconds.
 
     Raises:
         OptionError: the library redis is missing, or the URL cannot be one.
@@ -55,7 +53,7 @@ class Coordinator:
     #
     # trip: seconds of a round trip, a mean of the last ones
 
-    def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = MOST_AWAY) -> None:
         try:
             import redis.asyncio
             import redis.exceptions
@@ -157,14 +155,8 @@ class Coordinator:
             LEASE,
         )
 
-    async def send_last(self, message: Awaitable[object]) -> None:
-        """Send what a task says when it ends; if it does not arrive, others learn the same when the lease is over."""
-        with contextlib.suppress(FatalError, TimeoutError):
-            async with asyncio.timeout(LAST_MESSAGE_WITHIN):
-                await message
-
     def _measure(self, trip: float) -> None:
-        self.trip = trip if not self.trip else (1 - NEWEST_WEIGHT) * self.trip + NEWEST_WEIGHT * trip
+        self.trip = trip if not self.trip else (1 - NEWEST_TRIP_WEIGHT) * self.trip + NEWEST_TRIP_WEIGHT * trip
         if self.trip > SLOW_TRIP:
             self._warn(
                 "the coordinator at %s takes %.1f s to answer: limits of the whole job are kept, but not used to the "
@@ -214,19 +206,12 @@ class ServerTime:
 
 @dataclasses.dataclass(frozen=True)
 class CoordinatorConfig:
-    """The coordinator of a function and the names that its tasks use there; travels to the executors.
+    """The coordinator of a function and the names that its tasks use there; travels to the executors."""
 
-    Args:
-        url: with the password.
-        namespace: of this application, on a server that others use too.
-        function: a name for the function's limits, which all its tasks share, in all queries of the application.
-        application: Spark's id of it; another application of the same process numbers its queries from 0 again.
-    """
-
-    url: str = dataclasses.field(repr=False)
-    namespace: str
-    function: str
-    application: str = ""
+    url: str = dataclasses.field(repr=False)  # with the password
+    namespace: str  # of this application, on a server that others use too
+    function: str  # a name for the function's limits, which all its tasks share, in all queries of the application
+    application: str = ""  # Spark's id; another application of the same process numbers its queries from 0 again
 
     def share(self, total: int) -> str:
         """The name under which tasks share `total` calls in flight."""
@@ -259,32 +244,24 @@ class CoordinatorConfig:
         return names
 
     def of_task(self, query: str, part: str) -> TaskIdentity:
-        """The identity of a task that runs now.
-
-        Args:
-            query: its name; some counts are of one query.
-            part: of the query's rows, named alike by every attempt at them.
-        """
+        """The identity of a task that runs now; every attempt at one part of the query's rows names that alike."""
         return TaskIdentity(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex, part)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskIdentity:
-    """A task among those that share the limits of a function.
-
-    Args:
-        query: the name of what is counted for one query.
-        task: a name that no other task has, nor another attempt of this one.
-        part: the rows that it works on; another attempt at them has the same name.
-    """
+    """A task among those that share the limits of a function."""
 
     config: CoordinatorConfig
-    query: str
-    task: str
-    part: str
+    query: str  # the name of what is counted for one query
+    task: str  # a name that no other task has, nor another attempt of this one
+    part: str  # the rows that it works on; another attempt at them has the same name
 
 
 QUESTION_GAP = 0.02  # seconds between two questions: every row may be a reason for one
+REPORT_EVERY = 0.5  # seconds between two reports
+HURRY_EVERY = 0.1  # the same where a task waits for what another holds
+REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 
 # Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.
 NOW_SCRIPT = """
@@ -325,22 +302,12 @@ KEEP_QUERY = 900_000
 
 @dataclasses.dataclass(frozen=True)
 class TaskLink:
-    """A task's link to the coordinator, over which it shares its limits with other tasks.
-
-    Args:
-        task: a name that no other task has.
-        wake: called when an answer may let calls begin that had to wait.
-        fail: called with the error when the coordinator does not answer; it ends the task.
-    """
+    """A task's link to the coordinator, over which it shares its limits with other tasks."""
 
     coordinator: Coordinator
-    task: str
-    wake: Callable[[], None]
-    fail: Callable[[BaseException], None]
-
-    def key(self, kind: str, name: str, *, for_all: bool = False) -> str:
-        """The name of a key on the server."""
-        return self.coordinator.key(kind, name, for_all=for_all)
+    task: str  # a name that no other task has
+    wake: Callable[[], None]  # called when an answer may let calls begin that had to wait
+    fail: Callable[[BaseException], None]  # called when the coordinator does not answer; ends the task with the error
 
 
 class PeriodicTask:
@@ -361,7 +328,7 @@ class PeriodicTask:
     def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
         self._link, self._coordinator = link, link.coordinator
         self._clock = link.coordinator.clock
-        self._keys = [*keys, link.key("pace", "all")]
+        self._keys = [*keys, link.coordinator.key("pace", "all")]
         self._gap, self._longest = gap, longest
         self._behind = 0.0
         self._has_failed = self._is_busy = self._is_closed = False
@@ -378,7 +345,10 @@ class PeriodicTask:
             self._task.cancel()
         await asyncio.wait([self._task])
         if not self._has_failed and (message := self._last_message()) is not None:
-            await self._coordinator.send_last(message)
+            # If it does not arrive, others learn the same when the lease is over.
+            with contextlib.suppress(FatalError, TimeoutError):
+                async with asyncio.timeout(LAST_MESSAGE_WITHIN):
+                    await message
 
     async def _exchange(self) -> float:
         """Ask; returns the seconds until the next time. It is cancelled if the task ends and it takes too long."""

@@ -7,62 +7,45 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .._errors.checks import is_number
 from .._errors.exceptions import FatalError, OptionError
+from .._errors.figures import commonest
 from .._errors.records import error_text
 from .._errors.safe import safe_repr, type_name
-from .coordinator import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from .coordinator import KEEP_QUERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
 from .gate import CallingTask
 
 FIRST_ROWS = 100  # fewer rows say nothing about a share
 EXAMPLES = 3
 NAMED_TYPES = 5  # error types that the message names
 EXAMPLE_CHARACTERS = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
-REPORT_EVERY = 0.5  # seconds between two reports
-REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBudget:
-    """What `max_failures=` means: a whole number is a count, a number below 1 is a share of the rows.
+    """What `max_failures=` means: a whole number is a count, a number below 1 a share of the rows, after 100 rows."""
 
-    A share counts after 100 rows.
-    """
-
-    count: int | None = None
-    share: float | None = None
+    most: float
 
     @classmethod
     def of(cls, value: Any, name: str = "max_failures") -> ErrorBudget:
-        """The budget that an option says.
-
-        Raises:
-            OptionError: neither a count nor a share.
-        """
+        """The budget that an option says; raises OptionError for what is neither a count nor a share."""
         if isinstance(value, ErrorBudget):
             return value
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return cls(count=value)
-        if isinstance(value, float) and is_number(value) and 0 < value < 1:
-            return cls(share=value)
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if is_count or (isinstance(value, float) and 0 < value < 1):
+            return cls(value)
         raise OptionError(
             f"{name} must be a whole number of rows, or a share of them, such as 0.02, not {safe_repr(value)}"
         )
 
     def is_spent(self, failures: Failures) -> bool:
-        """Whether more rows have failed than may."""
-        if self.count is not None:
-            return failures.failed > self.count
-        assert self.share is not None
-        return failures.rows >= FIRST_ROWS and failures.failed > self.share * failures.rows
+        if isinstance(self.most, int):
+            return failures.failed > self.most
+        return failures.rows >= FIRST_ROWS and failures.failed > self.most * failures.rows
 
     def message(self, function: str, failures: Failures) -> str:
-        """The text of the error that stops the job."""
-        allowed = f"{self.count} may" if self.share is None else f"{100 * self.share:g}% may"
-        most = Counter(failures.types).most_common()
-        named = [f"{name} ({count:,})" for name, count in most[:NAMED_TYPES]]
-        others = sum(count for _, count in most[NAMED_TYPES:])
-        said = ", ".join([*named, *([f"others ({others:,})"] if others else [])])
+        allowed = f"{self.most} may" if isinstance(self.most, int) else f"{100 * self.most:g}% may"
+        said = ", ".join(f"{name} ({count:,})" for name, count in commonest(failures.types, NAMED_TYPES))
         told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"
         examples = [f"  for example {example}" for example in failures.examples[:EXAMPLES]]
         return "\n".join([f"{told} ({allowed}): {said}", *examples])
@@ -113,7 +96,6 @@ class FailureBudget:
             self._add(Counter(map(type_name, errors)), examples, rows)
 
     def finish(self) -> None:
-        """All rows are done."""
         self._add({}, [], 0)
 
     def spent(self, failures: Failures) -> None:
@@ -164,12 +146,8 @@ return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2],
 class SharedFailures(PeriodicTask):
     """Adds the failed rows of this task to those of the job; of one event loop.
 
-    Rows that Spark runs again, in another attempt of the task, count once.
-
-    Args:
-        name: of the query.
-        part: the rows that this task works on.
-        spent: called with the counts of the job when the budget is spent.
+    Rows that Spark runs again, in another attempt of the task, count once: their `part` has the same name. `spent` is
+    called with the counts of the job when the budget is spent.
     """
 
     # A report has all counts since the task began, so a report that is repeated because its answer was lost counts
@@ -182,19 +160,19 @@ class SharedFailures(PeriodicTask):
     def __init__(
         self, link: TaskLink, name: str, part: str, budget: ErrorBudget, spent: Callable[[Failures], None]
     ) -> None:
-        super().__init__(link, [link.key(kind, name) for kind in ("failures", "examples", "parts")])
+        super().__init__(link, [link.coordinator.key(kind, name) for kind in ("failures", "examples", "parts")])
         self._part, self._budget, self._spent = part, budget, spent
         self._own, self._reported = Failures(), 0
         self._refreshed = self._clock()
 
     def add(self, rows: int, types: Mapping[str, int] | None = None, examples: Iterable[str] = ()) -> None:
-        """Count rows that are done; `types` counts the errors of those that failed."""
-        self._own.add(rows, types, [_shortened(example) for example in examples])
+        longest = EXAMPLE_CHARACTERS - 1
+        short = [one if len(one) <= longest else f"{one[:longest]}\N{HORIZONTAL ELLIPSIS}" for one in examples]
+        self._own.add(rows, types, short)
         if types:
             self._poke()
 
     async def close(self) -> None:
-        """Report the last counts."""
         await super().close()
         if not self._has_failed:  # else the task has failed already, and there is no answer
             await self._exchange()
@@ -216,12 +194,6 @@ class SharedFailures(PeriodicTask):
             if self._budget.is_spent(job):
                 self._spent(job)
         return REPORT_EVERY
-
-
-def _shortened(example: str) -> str:
-    return (
-        example if len(example) <= EXAMPLE_CHARACTERS else f"{example[: EXAMPLE_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
-    )
 
 
 def _failures(counts: list[str], examples: list[str]) -> Failures:

@@ -35,34 +35,22 @@ class Slots(Protocol):
 
 
 class CallingTask(Protocol):
-    """The task whose calls are limited.
+    """The task whose calls are limited."""
 
-    Attributes:
-        name: of its function.
-        counters: of its calls; their clock is the task's.
-    """
-
-    name: str
-    counters: TaskCounters
+    name: str  # of its function
+    counters: TaskCounters  # of its calls; their clock is the task's
 
     def fail(self, error: BaseException, /) -> None:
         """The task must end with this error."""
 
 
 class Gate:
-    """One limit; every method is called on the event loop.
+    """One limit; every method is called on the event loop."""
 
-    Attributes:
-        state: where the time goes while a call waits for this gate.
-        follows_calls: whether its answer may change when a call ends.
-        limits: what it bounds calls by, as people are shown it; empty where they have said no limit.
-        limit: that of them which the last call that it turned away waits for.
-    """
-
-    state = State.LIMIT
-    follows_calls = True
-    limits: Sequence[str] = ()
-    limit = ""
+    state = State.LIMIT  # where the time goes while a call waits for this gate
+    follows_calls = True  # whether its answer may change when a call ends
+    limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
+    limit = ""  # that of them which the last call that it turned away waits for
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.

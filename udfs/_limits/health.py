@@ -19,8 +19,8 @@ from .circuit_breaker import (
 )
 from .coordinator import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
 
-EXCHANGE_EVERY = 0.25  # seconds between two exchanges
-LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
+NEWS_EVERY = 0.25  # seconds between two exchanges
+PROBE_LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
 PROBE = -1  # the ticket of a probe
 ENDS = ("s", "f", "n")  # of a probe
 LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
@@ -117,17 +117,12 @@ class SharedHealth(PeriodicTask):
     """The circuit breaker of the job, with the methods of a `Breaker`, its pause and its last accepted call.
 
     Outcomes of all tasks go into one window. When the breaker opens, tasks learn of it within a quarter of a second, or
-    at two thousand tasks a second where there are more. Then one call of the whole job probes the service.
-
-    Args:
-        name: of the query.
-        breaker: None where there are only refusals to share.
-
-    Attributes:
-        accepted: when a call of this task was accepted for the last time, which the refusal gate sets.
-        accepted_elsewhere: the same of any task, as far as it is known.
+    at two thousand tasks a second where there are more. Then one call of the whole job probes the service. Without a
+    `breaker` there are only refusals to share.
     """
 
+    # accepted: when a call of this task was accepted for the last time, which the refusal gate sets
+    # accepted_elsewhere: the same of any task, as far as it is known
     # replied: called when the coordinator has answered
     # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
     # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes
@@ -136,7 +131,7 @@ class SharedHealth(PeriodicTask):
     # _wants_to_try: a call had to wait while the breaker is open, so there is one to probe with
 
     def __init__(self, link: TaskLink, name: str, breaker: CircuitBreaker | None) -> None:
-        super().__init__(link, [link.key("health", name)])
+        super().__init__(link, [link.coordinator.key("health", name)])
         self._has_breaker = breaker is not None
         self._options = breaker or CircuitBreaker()
         _, self._max_open = self._options.times
@@ -152,7 +147,6 @@ class SharedHealth(PeriodicTask):
         self.accepted = self._reported_accepted = self.accepted_elsewhere = -math.inf
 
     def admit(self, now: float) -> int | None:
-        """The ticket of a call that may begin; None if it has to wait."""
         if self.open_since is None:
             return self._ticket
         if self._probe is not Probe.GRANTED:
@@ -168,7 +162,6 @@ class SharedHealth(PeriodicTask):
         return None
 
     def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
-        """A call that was admitted is over; one that was cancelled too, as `NOTHING`."""
         if ticket == PROBE:
             answered = outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED)
             self._probe_end = "s" if answered else LETTERS.get(outcome, "n")
@@ -184,7 +177,6 @@ class SharedHealth(PeriodicTask):
         return self._is_in_doubt
 
     def has_given_up(self, now: float) -> bool:
-        """Whether it has been open for `max_open` seconds, so that the task must fail."""
         return self.open_since is not None and now - self.open_since >= self._max_open
 
     def pause(self, until: float) -> None:
@@ -214,7 +206,7 @@ class SharedHealth(PeriodicTask):
             probe = "ask"
         of, pause = self._options, max(0.0, until - sent)
         try:
-            own = (self._link.task, of.window, of.failure_rate, of.open_for, LEASE)
+            own = (self._link.task, of.window, of.failure_rate, of.open_for, PROBE_LEASE)
             ago = sent - accepted if accepted > self._reported_accepted else ""
             answer = await self._ask(HEALTH, *own, self._ticket, outcomes, probe, pause, ago)
             self._reported_accepted = accepted
@@ -225,8 +217,8 @@ class SharedHealth(PeriodicTask):
             raise
         self._update(answer, sent)
         if self.open_since is None or self._probe is not Probe.NONE:
-            return EXCHANGE_EVERY
-        return min(EXCHANGE_EVERY, max(0.01, self._probe_at - self._clock()))
+            return NEWS_EVERY
+        return min(NEWS_EVERY, max(0.01, self._probe_at - self._clock()))
 
     def _update(self, answer: list[str], sent: float) -> None:
         said, ticket, since, probe_at, may_probe, pause, accepted, seen = answer

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
-from .coordinator import LEASE, PACE_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
+from .coordinator import HURRY_EVERY, LEASE, PACE_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
 from .gate import AskingAttempt, Gate, Slots
 
 EXCHANGE_EVERY = 0.5  # seconds between two questions
-HURRY_EVERY = 0.1  # the same where the share has to shrink, or is too small
 LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 LEASE_RENEWED = 0.6  # of the lease: it is renewed by then
 KEYS_KEPT = 86_400_000  # milliseconds that the keys outlive their last use
@@ -142,7 +141,8 @@ class CapacityShare(PeriodicTask):
     # _wanted: calls that the last question asked for
 
     def __init__(self, link: TaskLink, name: str, total: int, demand: Callable[[], tuple[int, int]]) -> None:
-        super().__init__(link, [link.key("capacity", name), link.key("leases", name)], longest=LEASE_RENEWED * LEASE)
+        keys = [link.coordinator.key(kind, name) for kind in ("capacity", "leases")]
+        super().__init__(link, keys, longest=LEASE_RENEWED * LEASE)
         self._total, self._demand = total, demand
         self._share = self._wanted = 0
         self._ends = -math.inf
@@ -159,11 +159,6 @@ class CapacityShare(PeriodicTask):
         """More could be in flight than the share allows: ask at once, unless the last question asked for as much."""
         if self._demand()[1] > self._wanted:
             self._poke()
-
-    async def close(self) -> None:
-        """Give the share back."""
-        await super().close()
-        self._ends = -math.inf
 
     def _last_message(self) -> Awaitable[object]:
         self._ends = -math.inf
@@ -186,23 +181,16 @@ class CapacityShare(PeriodicTask):
 
 
 class ShareGate(Gate):
-    """`job_capacity`: the task's share of the calls that the job may have in flight.
-
-    Args:
-        limit: returns the share.
-        poke: called when the task could use a larger share.
-    """
+    """`job_capacity`: the task's share of the calls that the job may have in flight; `poke` tells that it is small."""
 
     limits = ("job_capacity",)
     limit = "job_capacity"
 
-    def __init__(self, slots: Slots, limit: Callable[[], int], poke: Callable[[], None]) -> None:
-        self._slots = slots
-        self._limit = limit
-        self._poke = poke
+    def __init__(self, slots: Slots, share: Callable[[], int], poke: Callable[[], None]) -> None:
+        self._slots, self._share, self._poke = slots, share, poke
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
-        if self._slots.in_flight < self._limit():
+        if self._slots.in_flight < self._share():
             return 0.0
         self._poke()
         return None

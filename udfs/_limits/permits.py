@@ -174,9 +174,7 @@ def _keys(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> 
 class SharedPermits(PeriodicTask):
     """Permits of one or more limits that all tasks share, leased in blocks; of one event loop.
 
-    Args:
-        limits: each with the name under which it is shared: by the tasks of this namespace, or by all jobs if it is the
-            limit's own.
+    Each limit has the name under which it is shared: by the tasks of this namespace, or by all jobs if it is its own.
     """
 
     # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
@@ -249,7 +247,6 @@ class SharedPermits(PeriodicTask):
         return tightest(self._leased, costs, self._clock())
 
     async def close(self) -> None:
-        """Give back what is not used."""
         await super().close()
         if self._timer is not None:
             self._timer.cancel()
@@ -269,7 +266,7 @@ class SharedPermits(PeriodicTask):
         ]
 
     def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> Awaitable[list[str]]:
-        question = self._link.key("question", uuid.uuid4().hex)
+        question = self._link.coordinator.key("question", uuid.uuid4().hex)
         return self._coordinator.run(GRANT, [*self._names, question], *asked, LEASE, begin, *given_back)
 
     @property

@@ -9,15 +9,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from .._errors.checks import (
     amount,
+    check_cost,
+    check_settle,
     choice,
     given_number,
     is_number,
-    is_plain,
     seconds,
+    several,
+    text,
     unknown_name,
 )
 from .._errors.exceptions import OptionError
@@ -27,10 +30,10 @@ PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED_SHARE = 0.02  # of the permits: the default burst
 LATE_USE = 0.02  # of the period: how late a permit may be used, beside what the burst allows
 TIMER_DELAY = 0.5  # seconds that a timer may come late, at most
-ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
+TIME_ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
 LONGEST_BLOCK = 0.4  # seconds for which permits are leased at once
 MORE_CALLS = 2  # calls
-GROWTH = 1.1  # of a block from one question to the next, after one that was too long
+BLOCK_GROWTH = 1.1  # of a block from one question to the next, after one that was too long
 NAPS = 0.01, 0.02  # seconds: several calls begin together, because each wake-up of a task costs
 NAP_CALLS = 10  # of the whole job that begin together at a high rate, after a shorter nap
 WAKES_LATE = 0.01  # seconds that a task may wake late and still use its permits
@@ -92,30 +95,15 @@ class RateLimit:
                 f"permits + burst + 2% of permits at most: if {self.permits:g} are the most that the service takes in "
                 f"one, write {self._strict}"
             )
-        if self.cost is not None and not is_plain(self.cost):
-            if callable(self.cost) or not is_number(self.cost):
-                raise OptionError(
-                    "cost must be a number or a plain function of the call's arguments, such as lambda text: "
-                    f"len(text) / 4, not {safe_repr(self.cost)}"
-                )
-            amount(self.cost, "cost")
-        if self.settle is not None and not is_plain(self.settle):
-            raise OptionError(
-                "settle must be a plain function of the call's arguments and its result, such as lambda text, answer: "
-                f"answer.tokens, not {safe_repr(self.settle)}"
-            )
-        if self.name is not None and (not isinstance(self.name, str) or not self.name):
-            raise OptionError(f"name must be a text, not {safe_repr(self.name)}")
+        check_cost(self.cost, "cost", "lambda text: len(text) / 4")
+        check_settle(self.settle, "answer.tokens")
+        if self.name is not None:
+            text(self.name, "name of a rate limit")
 
     @classmethod
     def all_of(cls, value: Any, name: str) -> tuple[RateLimit, ...]:
         """What the option `rate_limit=` accepts: None, one limit or several."""
-        given = () if value is None else (value,) if isinstance(value, cls) else value
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, cls) for one in given):
-            raise OptionError(
-                f"{name} must be a RateLimit, such as RateLimit(100, per='second'), or a list of them, "
-                f"not {safe_repr(value)}"
-            )
+        given = several(value, name, cls, "a RateLimit, such as RateLimit(100, per='second')")
         names = [one.name for one in given if one.name is not None]
         for one in names:
             if names.count(one) > 1:
@@ -123,7 +111,7 @@ class RateLimit:
                     f"{name} has two limits of the name {safe_repr(one)}, which are one and the same: give each a name "
                     "of its own, or write one limit whose cost is that of both"
                 )
-        return tuple(given)
+        return given
 
     @property
     def period(self) -> float:
@@ -141,8 +129,7 @@ class RateLimit:
         """A limit of which no period has more than `permits`."""
         # Of a few permits the burst would leave little: there it counts that calls are whole.
         permits = math.floor((self.permits - 1) / (1 + LATE_USE)) if self.permits >= 10 else 0.97 * self.permits
-        names = {seconds: f'"{name}"' for name, seconds in PERIODS.items()}
-        per = "" if self.period == 1 else f"per={names.get(self.period, f'{self.period:g}')}, "
+        per = "" if self.period == 1 else f"per={_period_label(self.period)}, "
         return f"RateLimit({permits:g}, {per}burst=1)"
 
     @property
@@ -174,15 +161,18 @@ def limit_label(limit: RateLimit) -> str:
     ('RateLimit(600, per="minute")', 'RateLimit(2, per=7.5, name="model")')
     """
     permits = f"{limit.permits:_.0f}" if limit.permits == int(limit.permits) else f"{limit.permits:g}"
-    names = {seconds: f'"{name}"' for name, seconds in PERIODS.items()}
     given = {
-        "per": None if limit.period == PERIODS["second"] else names.get(limit.period, f"{limit.period:g}"),
+        "per": None if limit.period == 1 else _period_label(limit.period),
         "cost": getattr(limit.cost, "__name__", "...") if callable(limit.cost) else limit.cost,
         "name": None if limit.name is None else f'"{limit.name}"',
         "scope": '"task"' if limit.scope is Scope.TASK else None,
     }
     shown = (f"{name}={value}" for name, value in given.items() if value is not None)
     return f"RateLimit({', '.join([permits, *shown])})"
+
+
+def _period_label(period: float) -> str:
+    return next((f'"{name}"' for name, seconds in PERIODS.items() if seconds == period), f"{period:g}")
 
 
 def _period(value: Any) -> float:
@@ -193,23 +183,10 @@ def _period(value: Any) -> float:
     return seconds(value, "per")
 
 
-class Permits(Protocol):
-    """The permits of one limit."""
-
-    @property
-    def interval(self) -> float: ...  # seconds for one permit
-    def due(self, cost: float, now: float) -> float | None:
-        """When a call of this cost may begin, now or later; None if there are too few permits to say."""
-
-    def use(self, cost: float, now: float) -> None:
-        """Take them, now that they are due."""
-
-
 def take(permits: Sequence[Permits], costs: Sequence[float], now: float) -> float | None:
     """Take a call's permits of all its limits, or of none.
 
-    Returns:
-        0.0 if they were taken; else the seconds after which to ask again, or None if that is not known.
+    Returns 0.0 if they were taken; else the seconds after which to ask again, or None if that is not known.
     """
     begin = now
     for one, cost in zip(permits, costs, strict=True):
@@ -237,17 +214,15 @@ def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> 
     last = max((due for due in dues if due is not None), default=now)
     if last <= now:
         return None
-    latest = [number for number, due in enumerate(dues) if due is not None and due >= last - ROUNDING]
+    latest = [number for number, due in enumerate(dues) if due is not None and due >= last - TIME_ROUNDING]
     return max(latest, key=lambda number: costs[number] * permits[number].interval)
 
 
 class Line:
-    """The time of a limit, or of all limits of one name.
+    """The time of a limit, or of all limits of one name."""
 
-    Attributes:
-        empty_at: when there was, or will be, no permit left.
-        awaited: when the last call may begin that had to wait.
-    """
+    # empty_at: when there was, or will be, no permit left
+    # awaited: when the last call may begin that had to wait
 
     __slots__ = ("awaited", "empty_at")
 
@@ -276,15 +251,17 @@ class Bucket:
         self._line = line or Line()
 
     def due(self, cost: float, now: float) -> float:
+        """When a call of this cost may begin, now or later."""
         if not cost:
             return now
         due = self._clamped(now) + min(cost, self._saved) * self.interval
-        if due <= now + ROUNDING:
+        if due <= now + TIME_ROUNDING:
             return now
         self._line.awaited = due
         return due
 
     def use(self, cost: float, now: float) -> None:
+        """Take them, now that they are due."""
         self._line.empty_at = self._clamped(now) + cost * self.interval
 
     def _clamped(self, now: float) -> float:
@@ -314,11 +291,7 @@ class LeasedPermits:
         self._stretches: deque[tuple[float, float, float]] = deque()
 
     def add(self, start: float, end: float, ahead: float = 0.0) -> None:
-        """Permits that come due in this time.
-
-        Args:
-            ahead: seconds that the clock of who granted them is ahead.
-        """
+        """Permits that come due in this time; the clock of who granted them is `ahead` by so many seconds."""
         if end > start:
             self._stretches.append((start, end, ahead))
 
@@ -331,21 +304,20 @@ class LeasedPermits:
         """When a call of this cost may begin; None if there are not as many permits."""
         self._drop_stale(now)
         missing = cost * self.interval
-        if missing <= ROUNDING:
+        if missing <= TIME_ROUNDING:
             return now
         for start, end, _ in self._stretches:
-            if (last := start + missing) <= end + ROUNDING:
+            if (last := start + missing) <= end + TIME_ROUNDING:
                 due = last - max(0.0, cost - self._saved) * self.interval
-                return due if due > now + ROUNDING else now
+                return due if due > now + TIME_ROUNDING else now
             missing -= end - start
         return None
 
     def use(self, cost: float, now: float) -> None:
-        """Take them, now that they are due."""
         missing = cost * self.interval
-        while self._stretches and missing > ROUNDING:
+        while self._stretches and missing > TIME_ROUNDING:
             start, end, ahead = self._stretches.popleft()
-            if start + missing < end - ROUNDING:
+            if start + missing < end - TIME_ROUNDING:
                 self._stretches.appendleft((start + missing, end, ahead))
             missing -= end - start
 
@@ -360,8 +332,11 @@ class LeasedPermits:
         while self._stretches and self._stretches[0][0] < stale:
             start, end, ahead = self._stretches.popleft()
             self.stale += (min(stale, end) - start) / self.interval
-            if end > stale + ROUNDING:
+            if end > stale + TIME_ROUNDING:
                 self._stretches.appendleft((stale, end, ahead))
+
+
+Permits = Bucket | LeasedPermits  # of one limit
 
 
 class Credit:
@@ -369,9 +344,6 @@ class Credit:
 
     They become stale like permits that were leased, unless a call waits for permits. Else a quiet time would save up
     what all calls before it did not use, and a burst of any size could follow.
-
-    Attributes:
-        is_wanted: a call waits.
 
     >>> credit = Credit(RateLimit(100))
     >>> credit.add(8.0, 10.0)
@@ -382,10 +354,9 @@ class Credit:
     def __init__(self, limit: RateLimit) -> None:
         self._patience = _patience(limit)
         self._permits, self._since = 0.0, -math.inf
-        self.is_wanted = False
+        self.is_wanted = False  # a call waits
 
     def left(self, now: float) -> float:
-        """How many there are."""
         if self._permits > 0 and now > self._since + self._patience and not self.is_wanted:
             self._permits = 0.0
         return self._permits
@@ -396,7 +367,6 @@ class Credit:
         self._since = now
 
     def use(self, permits: float) -> None:
-        """A call begins with them."""
         self._permits -= permits
         self.is_wanted = False
 
@@ -426,11 +396,9 @@ class BlockSize:
         self._since: float | None = None
 
     def began(self) -> None:
-        """A call has begun."""
         self._begun += 1
 
     def waited(self) -> None:
-        """A call had to wait for its permits."""
         self._has_waited = True
 
     def soon(self, now: float, seconds: float) -> int:
@@ -440,16 +408,14 @@ class BlockSize:
         return math.floor(self._begun * seconds / max(now - self._since, seconds))
 
     def next(self, now: float, least: float = 0.0, *, was_too_long: bool = False) -> int:
-        """The calls to ask permits for now.
+        """The calls to ask permits for now: at the soonest the next permits come in `least` seconds.
 
-        Args:
-            least: seconds until the next permits come at the soonest: as many calls as begin by then.
-            was_too_long: permits have become stale since the last question.
+        If permits have become stale since the last question, the block was too long.
         """
         if self._since is not None:
-            rate = self._begun / max(now - self._since, ROUNDING)
+            rate = self._begun / max(now - self._since, TIME_ROUNDING)
             found = math.ceil(rate * max(least, LONGEST_BLOCK if self._has_waited else self._ahead))
-            self._most = max(self._calls / 2, rate * least) if was_too_long else self._most * GROWTH
+            self._most = max(self._calls / 2, rate * least) if was_too_long else self._most * BLOCK_GROWTH
             self._calls = max(1, int(min(2 * self._calls, found + MORE_CALLS * self._has_waited, self._most)))
         self._since, self._begun, self._has_waited = now, 0, False
         return self._calls

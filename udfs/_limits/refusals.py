@@ -80,8 +80,7 @@ class RefusalGate(Gate):
 
     def accepted(self, now: float) -> None:
         """A call was not refused, whatever its answer was."""
-        if self.for_good.is_counting:
-            self.for_good.accepted()
+        self.for_good.accepted()
         if self.shared is not None:
             self.shared.accepted = now
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from .._errors.exceptions import FatalError
 from .._errors.safe import type_name, without_secrets
+from .._stores.ledgers import Ledger
 from .coordinator import (
     ANSWER,
     FIRST_PAUSE,
+    HURRY_EVERY,
     LONGEST_PAUSE,
+    MOST_AWAY,
     PACE_SCRIPT,
-    PATIENCE,
+    REFRESH,
+    REPORT_EVERY,
     PeriodicTask,
     TaskLink,
 )
 
-REPORT_EVERY = 0.5  # seconds between two questions
-HURRY_EVERY = 0.1  # the same where a task waits for what another holds
-REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
 CALLS_AT_ONCE = 64  # calls for which a task asks at once
-LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
-ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
-QUESTION_GAP = 0.001  # seconds between two questions of a task that uses up what it has
+BUDGET_LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
+COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
+BUDGET_GAP = 0.001  # seconds between two questions of a task that uses up what it has
 KEEP_CALLS = 3_600_000  # milliseconds that the budget of a query outlives its last use
 KEEP_NAMED = 400 * 86_400_000  # the same of a budget with a name: it is money, and the next run may come in a year
 
@@ -52,7 +53,7 @@ SPEND = (
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
 local number, spent, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local need, want, lease, known_run, keep_for = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[13]
-local ROUNDING = 1e-9 * total  -- of the sums
+local SUM_ROUNDING = 1e-9 * total  -- of the sums
 local stored = redis.call('HMGET', key, 'spent', 'out', 'waiting', 'run', 'before')
 local all = {spent = tonumber(stored[1] or 0), out = tonumber(stored[2] or 0), waiting = tonumber(stored[3] or 0)}
 local run = stored[4] or ARGV[2] .. '@' .. text(now)
@@ -99,7 +100,7 @@ else
     mine[6] = 0
   else
     local left = total - before - others.spent - others.out - spent - reserved - held
-    if want > 0 and left + ROUNDING >= need then
+    if want > 0 and left + SUM_ROUNDING >= need then
       got = math.max(need, need * math.floor(math.min(want, left, left / 8) / need))
     end
     mine = {number, spent, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}
@@ -111,25 +112,13 @@ local answers = redis.call('HINCRBY', key, 'answers', 1)
 redis.call('HSET', key, 'spent', text(all.spent), 'out', text(all.out), 'waiting', all.waiting)
 redis.call('HSET', key, 'run', run, 'before', text(before))
 for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], keep_for) end
-local never = total - before - others.spent - spent + ROUNDING < need
-local is_over = got == 0 and others.out <= ROUNDING and reserved <= ROUNDING and never
+local never = total - before - others.spent - spent + SUM_ROUNDING < need
+local is_over = got == 0 and others.out <= SUM_ROUNDING and reserved <= SUM_ROUNDING and never
 local said = {behind(), text(got), is_over and 1 or 0, others.wait and 1 or 0}
 for _, one in ipairs({text(all.spent), text(all.out), run, answers, text(before)}) do said[#said + 1] = one end
 return said
 """
 )
-
-
-class Ledger(Protocol):
-    """What was spent of a budget, kept beside the results of its function for runs to come."""
-
-    async def spent_before(self, run: str) -> float:
-        """What other runs have spent."""
-        ...
-
-    async def write(self, run: str, number: int, amount: float) -> None:
-        """What this run has spent, or might spend; an entry with a higher number stays."""
-        ...
 
 
 class SharedBudget(PeriodicTask):
@@ -148,7 +137,7 @@ class SharedBudget(PeriodicTask):
     # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
     # blocks are no more than what is reserved for calls in flight, as a task that is killed loses both.
     #
-    # _spent, _reserved, _held: by attempts that are over, for those in flight, and what may be reserved unasked
+    # _spent, _reserved, _available: by attempts that are over, for those in flight, and what may be reserved unasked
     # _need: what the next call needs, so that it is not given back; 0: none asks
     # _is_awaited: other tasks wait for what this one holds
     # _over: the smallest need that was refused for good
@@ -167,9 +156,9 @@ class SharedBudget(PeriodicTask):
         ledger: Ledger | None = None,
         keep: int = KEEP_CALLS,
     ) -> None:
-        super().__init__(link, keys, gap=QUESTION_GAP)
+        super().__init__(link, keys, gap=BUDGET_GAP)
         self._total, self.is_settled, self._ledger, self._keep = total, is_settled, ledger, keep
-        self._spent = self._reserved = self._held = self._need = 0.0
+        self._spent = self._reserved = self._available = self._need = 0.0
         self._run, self._known = "", 0.0
         self._number, self._block = 0, 1
         self._is_awaited = False
@@ -189,14 +178,13 @@ class SharedBudget(PeriodicTask):
         return is_there
 
     def _holds(self, need: float) -> bool:
-        return need * (1 - ROUNDING) <= self._held
+        return need * (1 - COST_ROUNDING) <= self._available
 
     def is_spent(self, need: float) -> bool:
-        """Whether so much will never be left."""
         return need >= self._over
 
     def reserve(self, need: float) -> None:
-        self._held = max(0.0, self._held - need)
+        self._available = max(0.0, self._available - need)
         if self.is_settled:
             self._reserved += need
         else:
@@ -204,23 +192,21 @@ class SharedBudget(PeriodicTask):
         self._need = 0.0
 
     def settle(self, reserved: float, cost: float) -> None:
-        """An attempt that had reserved so much has ended, and did cost so much."""
         self._reserved = max(0.0, self._reserved - reserved)
         self._spent += cost
-        self._held += max(0.0, reserved - cost)
-        if self._is_awaited or self._need > self._held:
+        self._available += max(0.0, reserved - cost)
+        if self._is_awaited or self._need > self._available:
             self._poke()
 
     @property
     def spent_by_all(self) -> float:
-        """What all tasks have spent, as far as it is known."""
         return max(self._spent_by_all, self._spent + (self._before or 0.0))
 
     def _last_message(self) -> Awaitable[object] | None:
         return self._leave() if self._number else None
 
     async def _leave(self) -> None:
-        self._spent, self._reserved, self._held = self._spent + self._reserved, 0.0, 0.0
+        self._spent, self._reserved, self._available = self._spent + self._reserved, 0.0, 0.0
         await self._question(-1.0)
 
     async def _exchange(self) -> float:
@@ -230,48 +216,39 @@ class SharedBudget(PeriodicTask):
             await self._question(0.0)
         spare = self._need if self._is_awaited else max(self._need, self._reserved)
         if self._is_awaited or self.is_settled:
-            self._held = min(self._held, spare)
+            self._available = min(self._available, spare)
         need, want = self._need, 0.0
         if not self._holds(need):
-            self._held = 0.0  # too little for a call, and together with what others hold it may be enough
+            self._available = 0.0  # too little for a call, and together with what others hold it may be enough
             most = max(need, self._reserved) if self.is_settled else self._block * need
             want = min(self._block * need, most)
         got, is_over = await self._question(want)
-        self._held += got
+        self._available += got
         if got:
             self._block = min(CALLS_AT_ONCE, 2 * self._block)
         if is_over and need:
             self._over = min(self._over, need)
         if want:
             self._link.wake()
-        if self._is_awaited and self._held:
+        if self._is_awaited and self._available:
             self._need = 0.0  # the call that asked may need none by now; else it asks again
             self._link.wake()
             return HURRY_EVERY
         if not self._holds(self._need):
             return HURRY_EVERY
-        return REPORT_EVERY if self._held or self._reserved else REFRESH
+        return REPORT_EVERY if self._available or self._reserved else REFRESH
 
     async def _question(self, want: float) -> tuple[float, bool]:
         self._number += 1
-        own = (
-            self._spent,
-            self._reserved,
-            self._held,
-            self._need,
-            want,
-            LEASE,
-            self._run,
-            self._before or 0.0,
-            self._keep,
-        )
-        answer = await self._ask(SPEND, self._link.task, self._total, self._number, *own)
+        amounts = (self._spent, self._reserved, self._available, self._need, want)
+        known = (self._run, self._before or 0.0, self._keep)
+        answer = await self._ask(SPEND, self._link.task, self._total, self._number, *amounts, BUDGET_LEASE, *known)
         got, is_over, is_awaited, spent, out = map(float, answer[:5])
         run, number, before = str(answer[5]), int(answer[6]), float(answer[7])
         if self._run not in ("", run):
             # The coordinator has lost its memory: all that was known counts as spent, and a new run begins with that.
             self._run, self._before = run, self._known
-            self._spent = self._reserved = self._held = 0.0
+            self._spent = self._reserved = self._available = 0.0
             return await self._question(want)
         self._run, self._is_awaited = run, bool(is_awaited)
         self._spent_by_all, self._known = before + spent, before + spent + out
@@ -282,20 +259,16 @@ class SharedBudget(PeriodicTask):
         return got, bool(is_over)
 
     async def _kept(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Read or write the ledger, which may be away for as long as the coordinator.
-
-        Raises:
-            FatalError: it was away for longer.
-        """
+        """Read or write the ledger; raises FatalError if it is away for longer than the coordinator may be."""
         begun, pause = self._clock(), FIRST_PAUSE
         while True:
             try:
                 async with asyncio.timeout(ANSWER):
                     return await ask()
             except Exception as error:
-                if self._clock() - begun + pause > PATIENCE:
+                if self._clock() - begun + pause > MOST_AWAY:
                     raise FatalError(
-                        f"what is spent of a budget could not be kept in the store= for {PATIENCE:g} s, and the next "
+                        f"what is spent of a budget could not be kept in the store= for {MOST_AWAY:g} s, and the next "
                         f"run would spend it again ({type_name(error)}: {without_secrets(str(error))})"
                     ) from error
             await asyncio.sleep(pause)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from .._errors.checks import given_number
@@ -20,8 +19,6 @@ from .rate_limit import RateLimit
 
 logger = logging.getLogger("asyncudf")
 
-LONGEST_ERROR = 150  # characters, of an error of `settle`
-
 
 class SpendingAttempt(AskingAttempt, Protocol):
     """An attempt whose costs are settled; see the engine's `Attempt`."""
@@ -35,59 +32,15 @@ class SpendingAttempt(AskingAttempt, Protocol):
     def values(self) -> list[Any]: ...
 
 
-class Settlement:
-    """What attempts did cost, by the `settle` of budgets and rate limits.
-
-    Args:
-        settles: of each rate limit, then of each budget; None: it has none.
-        ask: calls a `settle` with the arguments of a row and what it came to.
-    """
-
-    def __init__(
-        self, settles: Sequence[Callable[..., float] | None], ask: Callable[[Callable[..., float], Any, Any], float]
-    ) -> None:
-        self._settles = settles
-        self._ask = ask
-
-    @property
-    def is_needed(self) -> bool:
-        return any(map(callable, self._settles))
-
-    def has(self, place: int) -> bool:
-        """Whether the rate limit or budget in this place has a `settle`."""
-        return self._settles[place] is not None
-
-    def of(self, place: int, values: Sequence[Any], outcomes: Sequence[Any]) -> float:
-        """What an attempt did cost, given what each of its rows came to: a result, or an exception.
-
-        Raises:
-            FatalError: `settle` has given no number of 0 or more.
-            BaseException: what it raises for a result.
-        """
-        settle, total = self._settles[place], 0.0
-        assert settle is not None
-        for value, outcome in zip(values, outcomes, strict=True):
-            try:
-                cost = self._ask(settle, value, outcome)
-            except BaseException:
-                if not isinstance(outcome, BaseException):
-                    raise
-                continue  # it does not take exceptions: a failed attempt costs nothing
-            total += given_number(cost, "settle")
-        return total
-
-
 class Spending:
-    """What attempts reserve, and do cost.
+    """What attempts reserve, and do cost by the `settle` of budgets and rate limits.
 
     Args:
+        ask: calls a `settle` with the arguments of a row and what it came to.
         is_refusal: whether the service has refused an attempt that ended with this failure.
         spent_error: makes the error of calls that a budget does not let begin, of what is spent and of what the next
             call needs, or of None as no cost is known; and of how `settle` failed.
         ends_task: whether that error ends the task.
-
-    Attributes:
-        permits: of the rate limits; None: there are none.
     """
 
     def __init__(
@@ -95,25 +48,29 @@ class Spending:
         task: CallingTask,
         limits: Sequence[RateLimit],
         budgets: Sequence[Budget],
-        settlement: Settlement,
+        ask: Callable[[Callable[..., float], Any, Any], float],
         *,
         is_refusal: Callable[[Failure], bool],
         spent_error: Callable[[Budget, float, float | None, str | None], AsyncUDFError],
         ends_task: bool,
         redacted: bool,
     ) -> None:
-        self._task, self._budgets, self._settlement = task, budgets, settlement
+        self._task, self._budgets, self._ask = task, budgets, ask
+        self._settles = [*(one.settle for one in limits), *(one.settle for one in budgets)]  # by their places
         self._is_refusal, self._error_of, self._ends_task, self._redacted = is_refusal, spent_error, ends_task, redacted
         self._first = len(limits)  # place of the budgets among the costs
         self._gates: list[BudgetGate] = []
         self._warned: set[str] = set()
         self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
-        self.permits: PermitGate | None = None
+        self.permits: PermitGate | None = None  # of the rate limits, if there are any
 
     def gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
         """The gate of the next of the budgets."""
         place = self._first + len(self._gates)
-        error_of = partial(self._spent_error, budget, place)
+
+        def error_of(spent: float, need: float | None) -> AsyncUDFError:
+            return self._error_of(budget, spent, need, self._raised.get(place))
+
         gate = BudgetGate(amount, budget, place, error_of, ends_task=self._ends_task)
         self._gates.append(gate)
         return gate
@@ -121,7 +78,7 @@ class Spending:
     @property
     def is_settled(self) -> bool:
         """Whether what an attempt reserves may differ from what it costs."""
-        return self._settlement.is_needed or any(gate.amount.is_settled for gate in self._gates)
+        return any(map(callable, self._settles)) or any(gate.amount.is_settled for gate in self._gates)
 
     def reserved(self, attempt: SpendingAttempt) -> Sequence[float]:
         """The costs of an attempt that has begun, as they were reserved."""
@@ -158,10 +115,9 @@ class Spending:
             totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
 
     def _settle_permits(self, attempt: SpendingAttempt, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
-        for place in filter(self._settlement.has, range(self._first)):
-            assert self.permits is not None
-            used = self._cost_of(place, attempt, outcomes)
-            if used is not None:
+        for place, settle in enumerate(self._settles[: self._first]):
+            if settle is not None and (used := self._cost_of(place, settle, attempt, outcomes)) is not None:
+                assert self.permits is not None
                 self.permits.settle(place, reserved[place], used, self._task.counters.clock())
 
     def _settle_budgets(
@@ -183,8 +139,8 @@ class Spending:
             is_untold = own is None
             if is_cut:
                 cost = max(reserved[place], own or 0.0)
-            elif self._settlement.has(place):
-                settled = self._cost_of(place, attempt, outcomes)
+            elif budget.settle is not None:
+                settled = self._cost_of(place, budget.settle, attempt, outcomes)
                 is_untold = is_untold and settled is None
                 cost = (reserved[place] if settled is None else settled) + (own or 0.0)
             else:
@@ -225,14 +181,16 @@ class Spending:
             self._warned.add(text)
             logger.warning(text, *values)
 
-    def _cost_of(self, place: int, attempt: SpendingAttempt, outcomes: Sequence[Any]) -> float | None:
+    def _cost_of(
+        self, place: int, settle: Callable[..., float], attempt: SpendingAttempt, outcomes: Sequence[Any]
+    ) -> float | None:
         """What an attempt did cost by `settle`; None if it has failed: the attempt counts with what it had reserved."""
         try:
-            return self._settlement.of(place, attempt.values, outcomes)
+            return sum(self._costs(settle, attempt.values, outcomes))
         except FatalError as error:
             self._task.fail(error)
         except BaseException as error:  # code of the user's
-            text = one_line(error_text(error, redacted=self._redacted))[:LONGEST_ERROR]
+            text = one_line(error_text(error, redacted=self._redacted))
             self._raised[place] = text
             self._task.counters.totals.note_unsettled(text)
             self._warn_once(
@@ -240,5 +198,13 @@ class Spending:
             )
         return None
 
-    def _spent_error(self, budget: Budget, place: int, spent: float, need: float | None) -> AsyncUDFError:
-        return self._error_of(budget, spent, need, self._raised.get(place))
+    def _costs(self, settle: Callable[..., float], values: Sequence[Any], outcomes: Sequence[Any]) -> Iterator[float]:
+        """Of each row, given what it came to: a result, or an exception."""
+        for value, outcome in zip(values, outcomes, strict=True):
+            try:
+                cost = self._ask(settle, value, outcome)
+            except BaseException:
+                if not isinstance(outcome, BaseException):
+                    raise
+                continue  # it does not take exceptions: a failed attempt costs nothing
+            yield given_number(cost, "settle")

@@ -14,25 +14,25 @@ from .chance import is_unlikely
 ENOUGH_REFUSALS = 10  # refusals among the last 2 * ENOUGH_REFUSALS answers are evidence of a limit for all calls
 FEW_REFUSALS, LAST_ANSWERS = 5, 100  # refusals among the last answers that correct a pace, without a pause
 CORRECTION_GAP = 1.0  # seconds between two corrections, at least
-GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
+FIRST_GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
 FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
 # Such waits are those of a quota, of a minute for example. While calls are paced half of ENOUGH_REFUSALS show that it
 # is used up: if more had to come, the pace would be lowered before, and the next quota used late.
 LONG_WAIT = 8.0  # seconds
-GROWN, IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
+GROWN, MOST_IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
 BEGIN_TOGETHER = 0.01  # seconds within which due calls begin together, because timers come late
 FIRST_CALLS, DEAR = 2, 2  # calls in flight in a slow start, and how many fewer for each refusal
 FEW_REFUSED = 0.02  # share of refusals that says nothing of the pace: calls go on as they did before the pause
 CROWDED = 0.25  # share of refusals in a slow start that is evidence of a service that takes few calls at once
 NEEDED_CALLS = 1.25  # times the calls in flight that a pace needs by Little's law, for such a service
-NEWEST_WEIGHT = 0.05  # the weight of the newest latency in their mean
-PATIENCE = 1.0  # seconds after which another call may probe: one that hangs must not stop all
+NEWEST_LATENCY_WEIGHT = 0.05  # the weight of the newest latency in their mean
+PROBE_AGAIN = 1.0  # seconds after which another call may probe: one that hangs must not stop all
 MOST_PAUSED = 300.0  # seconds by which pauses without an accepted call move deadlines, at most: rows must end
 SHORTEST_MEASURED = 1e-3  # seconds over which a pace is measured, at least
 # Chance explains a share of refusals of up to 5%, or a quarter more than were seen before. What exceeds that pauses all
 # calls if chance gives it once in a million answers, and corrects a pace if once in a thousand.
-LEAST_SHARE, MORE, KNOWN = 0.05, 1.25, 50
-RARE_BY_CHANCE, VERY_RARE_BY_CHANCE = math.log(1e3), math.log(1e6)
+LEAST_REFUSED, MORE_REFUSED, KNOWN = 0.05, 1.25, 50
+RARE_REFUSALS, VERY_RARE_REFUSALS = math.log(1e3), math.log(1e6)
 
 
 class Phase(enum.Enum):
@@ -102,7 +102,6 @@ class Throttle:
         return self._phase is Phase.FREE or (self._phase is not Phase.PAUSED and now >= self._free_at)
 
     def _lift(self, now: float) -> None:
-        """Note that calls are free, if they are."""
         if self._phase is not Phase.FREE and self.is_free(now):
             self._enter(Phase.FREE, self._free_at)
 
@@ -131,10 +130,9 @@ class Throttle:
         return max(1, int(NEEDED_CALLS * self._latency * self._pace_at(now))) if self._takes_few else math.inf
 
     def began(self, now: float) -> None:
-        """A call begins."""
         if self._phase is Phase.PAUSED:
             self._is_probing = True
-            self._until = now + PATIENCE
+            self._until = now + PROBE_AGAIN
         elif self._phase is Phase.PACED:
             self._next = max(self._next, now - BEGIN_TOGETHER) + 1.0 / self._pace_at(now)
 
@@ -148,7 +146,7 @@ class Throttle:
         self._lift(now)
         self._since_pause.accepted += calls
         if began < now:
-            self._latency += (NEWEST_WEIGHT if self._latency else 1.0) * (now - began - self._latency)
+            self._latency += (NEWEST_LATENCY_WEIGHT if self._latency else 1.0) * (now - began - self._latency)
         if began < self.since:
             return
         if self._phase is not Phase.PAUSED:
@@ -174,7 +172,7 @@ class Throttle:
         if self._phase is Phase.PAUSED:
             self._measured_since += now - self.since  # a service that was away for long has not become slower
             # One answer may be wrong: the next pause is at most twice as long.
-            self.pause(min(until, now + max(PATIENCE, 2.0 * (self._ends - self.since))), now)
+            self.pause(min(until, now + max(PROBE_AGAIN, 2.0 * (self._ends - self.since))), now)
             return
         seen, phase = self._in_phase, self._phase
         self._refusals.append(_Refusal(until, seen.accepted, seen.refused))
@@ -199,7 +197,7 @@ class Throttle:
         if phase is not self._phase or phase is not Phase.PAUSED:
             self._paused, self._refuses_since = self.paused_seconds(now), now
         if phase is Phase.FREE:
-            self._growth, self._takes_few = GROWTH, False
+            self._growth, self._takes_few = FIRST_GROWTH, False
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
         self._in_phase = _Count()
@@ -221,7 +219,7 @@ class Throttle:
                 continue
             seen = refusal.refused / before if free and before >= KNOWN else 0.0
             background = max(self._background, seen)
-            if is_unlikely(count, calls, max(LEAST_SHARE, MORE * background), VERY_RARE_BY_CHANCE):
+            if is_unlikely(count, calls, max(LEAST_REFUSED, MORE_REFUSED * background), VERY_RARE_REFUSALS):
                 self._background = background
                 return True
         return False
@@ -231,12 +229,12 @@ class Throttle:
         seen = self._in_phase
         refused = len(self._refused_of(LAST_ANSWERS))
         calls = min(LAST_ANSWERS, seen.accepted + seen.refused)
-        if refused < FEW_REFUSALS or not is_unlikely(refused, calls, MORE * self._background, RARE_BY_CHANCE):
+        if refused < FEW_REFUSALS or not is_unlikely(refused, calls, MORE_REFUSED * self._background, RARE_REFUSALS):
             return
         if self._phase is Phase.STARTING and (seen.accepted < FEW_REFUSALS or refused < CROWDED * calls):
             return
         self._in_vain = in_vain
-        if in_vain >= IN_VAIN:
+        if in_vain >= MOST_IN_VAIN:
             self._background, self._in_vain = refused / calls, 0
             self._enter(Phase.FREE, now)
             return
@@ -279,15 +277,12 @@ class RefusedForGood:
         return self._since < math.inf
 
     def accepted(self) -> None:
-        """A call was not refused."""
         self._since = math.inf
 
     def refused(self, until: float, began: float, now: float, *, answers: int, elsewhere: float) -> None:
-        """A call that began then was refused, and may be made again at `until`.
+        """A call that began then was refused, and may be made again at `until`; so many were accepted so far.
 
-        Args:
-            answers: how many calls have been accepted so far.
-            elsewhere: when another task had an accepted call for the last time.
+        Another task had an accepted call `elsewhere`, at that time.
         """
         nobody_called = began >= self._again + self._patience
         if answers > self._answers or elsewhere > self._since or nobody_called or not self.is_counting:
@@ -295,9 +290,5 @@ class RefusedForGood:
         self._answers, self._again = answers, max(self._again, until)
 
     def is_for_good(self, oldest: float) -> bool:
-        """Whether the service refuses for good.
-
-        Args:
-            oldest: when the oldest of these calls began: the one that was refused last, and those in flight.
-        """
+        """Whether it does: of the call that was refused last and those in flight the oldest began then."""
         return oldest - self._since >= self._patience

@@ -51,12 +51,10 @@ class TaskCounters:
 
     @property
     def rows_done(self) -> int:
-        """Rows that are done."""
         return self.totals.rows + len(self.latencies) + self.more_rows
 
     @property
     def calls_ended(self) -> int:
-        """Calls that have ended."""
         return self.totals.calls + len(self.latencies)
 
     @property
@@ -94,12 +92,10 @@ class TaskCounters:
         self.more_rows = self.more_results = 0
 
     def look(self, in_flight: int, queued: int, *, was_blocked: bool = False, follows: bool = False) -> None:
-        """Bring all up to date.
+        """Bring all up to date: of calls in flight and rows in the queue now.
 
-        Args:
-            in_flight, queued: calls, and rows in the queue, now.
-            was_blocked: whether the loop was, since the last look.
-            follows: whether slots are free while rows wait for the calls of equal rows.
+        The loop `was_blocked` since the last look; where it `follows`, slots are free while rows wait for the calls of
+        equal rows.
         """
         now, totals = self.clock(), self.totals
         totals.in_flight_peak = max(totals.in_flight_peak, in_flight)
@@ -122,19 +118,12 @@ class TaskCounters:
 
 
 class Point(NamedTuple):
-    """A stretch of time.
+    """A stretch of time."""
 
-    Attributes:
-        end: seconds since the start of the task.
-        rows: done in it.
-        in_flight: calls, when it was looked at; of stretches that were joined the mean.
-        queued: rows in the queue, in the same way.
-    """
-
-    end: float
-    rows: int
-    in_flight: float
-    queued: float
+    end: float  # seconds since the start of the task
+    rows: int  # done in it
+    in_flight: float  # calls, when it was looked at; of stretches that were joined the mean
+    queued: float  # rows in the queue, in the same way
 
 
 class Timeline:
@@ -144,7 +133,6 @@ class Timeline:
         self._points: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Add what came behind all others."""
         self._points.append(point)
         if len(self._points) > MOST_POINTS:
             starts = [0.0, *(point.end for point in self._points)]
@@ -154,7 +142,6 @@ class Timeline:
             ]
 
     def to_plain(self) -> list[list[float]]:
-        """As plain values, for JSON."""
         return [[round(value, 4) for value in point] for point in self._points]
 
 

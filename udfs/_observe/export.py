@@ -54,10 +54,6 @@ class Exporter:
     """Passes the figures of one function in one task to OpenTelemetry, if the process has set up an SDK.
 
     Else it does nothing, and imports nothing. What goes wrong in it ends it, and never reaches the task.
-
-    Args:
-        function: its full name, with that of its module.
-        entry_point: "column", "table function" or "operator".
     """
 
     # Counters get what came since the last time. So they are right however many tasks, one after another or at once,
@@ -79,9 +75,7 @@ class Exporter:
     def export(self, totals: FunctionMetrics, in_flight: int, queued: int) -> None:
         """Add what came since the last time: best about once a second.
 
-        Args:
-            totals: of the task until now.
-            in_flight, queued: calls, and rows in the queue, now; 0 at the end of the task.
+        At the end of the task no calls are in flight, and no rows are queued.
         """
         metrics = sys.modules.get("opentelemetry.metrics")
         if metrics is None or self._failed:

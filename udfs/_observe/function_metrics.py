@@ -19,17 +19,11 @@ OTHERS = "others"
 
 
 class Kind(NamedTuple):
-    """How the values of a figure add up.
+    """How the values of a figure add up."""
 
-    Attributes:
-        new: the value at the start.
-        add: what two tasks have together; it may change the first value, and not the second.
-        to_plain, from_plain: for JSON; None if the value is plain.
-    """
-
-    new: Callable[[], Any]
-    add: Callable[[Any, Any], Any]
-    to_plain: Callable[[Any], Any] | None = None
+    new: Callable[[], Any]  # the value at the start
+    add: Callable[[Any, Any], Any]  # what two tasks have together; may change the first value, and not the second
+    to_plain: Callable[[Any], Any] | None = None  # for JSON; None if the value is plain
     from_plain: Callable[[Any], Any] | None = None
 
 
@@ -99,7 +93,6 @@ class Figure:
 
     @property
     def phrase(self) -> str:
-        """The text as part of a sentence."""
         return self.text[0].lower() + self.text[1:-1]
 
 
@@ -283,23 +276,15 @@ def counted(function: Mapping[str, Any], view: str) -> list[Figure]:
 
 
 class SinkRows(NamedTuple):
-    """What became of the rows of a sink: each is in one of these counts.
-
-    Attributes:
-        written: the function has written them.
-        failed: for good.
-        reused: they were not sent, as the store has them as acknowledged, or an equal row was.
-        skipped: they were not sent, as an argument is NULL.
-    """
+    """What became of the rows of a sink: each is in one of these counts."""
 
     written: int
-    failed: int
-    reused: int
-    skipped: int
+    failed: int  # for good
+    reused: int  # they were not sent, as the store has them as acknowledged, or an equal row was
+    skipped: int  # they were not sent, as an argument is NULL
 
     @classmethod
     def of(cls, function: Mapping[str, Any]) -> SinkRows:
-        """By the figures of its function."""
         names = ("rows", "failures", "null_rows", "store_hits", "shared_flights", "stored_failures")
         rows, failed, skipped, found, shared, stored = (function.get(name) or 0 for name in names)
         reused = found + shared - stored

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 RELATIVE_ERROR = 0.01  # of each quantile
-_RATIO = (1 + RELATIVE_ERROR) / (
-    1 - RELATIVE_ERROR
-)  # between the bounds of a bucket, as in DDSketch (Masson, Rim, Lee, 2019)
+# Between the bounds of a bucket, as in DDSketch (Masson, Rim, Lee, 2019).
+_RATIO = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _PER_LOG = 1 / math.log(_RATIO)
 _LEAST = 1e-8  # seconds, added to each: the logarithm of none is none; of a microsecond it is the 1%
 
@@ -52,15 +51,11 @@ class LatencySketch:
             log, ceil = math.log, math.ceil
             if min(latencies) < 0:
                 latencies = [max(0.0, latency) for latency in latencies]
-            self._note(latencies, len(latencies), sum(latencies))
+            self.count += len(latencies)
+            self.seconds += sum(latencies)
+            self.shortest = min(self.shortest, *latencies)
+            self.longest = max(self.longest, *latencies)
             self._buckets.update([ceil(log(latency + _LEAST) * _PER_LOG) for latency in latencies])
-
-    def _note(self, latencies: Iterable[float], count: int, seconds: float) -> None:
-        latencies = [*latencies]
-        self.count += count
-        self.seconds += seconds
-        self.shortest = min(self.shortest, *latencies)
-        self.longest = max(self.longest, *latencies)
 
     def merge(self, other: LatencySketch) -> LatencySketch:
         """Add what another sketch has seen; gives this one."""

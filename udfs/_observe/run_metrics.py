@@ -149,7 +149,6 @@ class RunMetrics:
         self._ended: set[str] = set()
 
     def add(self, message: Mapping[str, Any]) -> None:
-        """Add the message of a task."""
         number = message["id"]
         if number in self._ended:
             return
@@ -225,9 +224,7 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
         "ended_by": dict(metrics.ended_by.most_common()),
         "errors": dict(metrics.errors.most_common()),
         "examples": dict(metrics.examples),
-        "last_error": None
-        if metrics.last_error is None
-        else dict(zip(("type", "status"), metrics.last_error, strict=True)),
+        "last_error": metrics.last_error and dict(zip(("type", "status"), metrics.last_error, strict=True)),
         "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},
         "queued": {"mean": metrics.queued, "peak": metrics.queued_peak},
         **{figure.name: getattr(metrics, figure.name) for figure in PEAKS},

@@ -21,12 +21,9 @@ class State(enum.Enum):
 
 
 class TimeAccount:
-    """Seconds in each state, from the start to the last look.
+    """Seconds in each state, from the start to the last look; those `waited` before it were without input.
 
-    Args:
-        clock: seconds.
-        spark_thread: while it is away, `INPUT` counts as `OUTPUT`.
-        waited: seconds that passed before, without input.
+    While Spark's thread is away, `INPUT` counts as `OUTPUT`.
     """
 
     # sum of _seconds == _since - the start; _since <= clock(); _looked: what they were when `look` was called last
@@ -58,8 +55,7 @@ class TimeAccount:
     def look(self, *, was_blocked: bool) -> dict[State, float]:
         """The account until now; it adds up to the time since the start.
 
-        Args:
-            was_blocked: the loop was blocked since the last look: all of that time was.
+        If the loop was blocked since the last look, all of that time counts as blocked.
         """
         self._add_passed()
         if was_blocked:

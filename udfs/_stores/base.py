@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
-import inspect
 import os
 import stat
 import sys
@@ -13,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, Self
 
+from .._errors.checks import Seconds, optional, plain_function, seconds, text
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
 from .._errors.safe import safe_repr, type_name
 from .lmdb_files import NOT_ON_WINDOWS
-from .local import LARGEST, SMALLEST, LocalFolder
-from .redis import RedisServer, checked_url
+from .local import LARGEST, SMALLEST, LocalFolder, LocalResults
+from .redis import RedisResults, RedisServer, checked_url
 
 Key = Callable[..., Any]
-Seconds = float | timedelta
 
 
 class ResultStore:
@@ -132,9 +131,7 @@ class ResultStore:
             OptionError: a value that cannot work, or redis or msgspec is not installed.
         """
         need("ResultStore.redis", "redis", "redis", "msgspec")
-        if not isinstance(prefix, str) or not prefix:
-            raise OptionError(f"prefix must be a text of at least one character, not {safe_repr(prefix)}")
-        return _BuiltInStore(RedisServer(checked_url(url), prefix), ttl, error_ttl, key)
+        return _BuiltInStore(RedisServer(checked_url(url), text(prefix, "prefix")), ttl, error_ttl, key)
 
     async def open(self) -> None:
         """Connect; called once, before anything else, on the loop of the calls."""
@@ -176,17 +173,6 @@ class ResultStore:
         await self.close()
 
 
-class Connection(Protocol):
-    """The open results of a location; its methods are those of `ResultStore`."""
-
-    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-    async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None: ...
-    async def close(self) -> None: ...
-    async def info(self) -> dict[str, int]: ...
-    async def delete(self, keys: Sequence[bytes]) -> None: ...
-    async def clear(self) -> None: ...
-
-
 class Leases(Protocol):
     """The leases of one store object, of which tasks have one each."""
 
@@ -201,17 +187,8 @@ class Leases(Protocol):
         """End all leases of this object."""
 
 
-class Location(Protocol):
-    """Where the results of a store are: plain values, which travel. Its `str` is for people.
-
-    Attributes:
-        kind: the method of `ResultStore` that makes such a store.
-    """
-
-    @property
-    def kind(self) -> str: ...
-    def connect(self) -> Connection: ...
-    def leases(self) -> Leases | None: ...
+Location = LocalFolder | RedisServer  # where the results of a store are: plain values, which travel
+Connection = LocalResults | RedisResults  # the open results of a location
 
 
 class _BuiltInStore(ResultStore):
@@ -220,10 +197,9 @@ class _BuiltInStore(ResultStore):
     is_built_in: bool = True
 
     def __init__(self, location: Location, ttl: Seconds | None, error_ttl: Seconds | None, key: Key | None) -> None:
-        _check_key(key)
-        self.ttl = _span(ttl, "ttl")
-        self.error_ttl = _span(error_ttl, "error_ttl")
-        self.key = key
+        self.ttl = optional(seconds)(ttl, "ttl")
+        self.error_ttl = optional(seconds)(error_ttl, "error_ttl")
+        self.key = optional(plain_function)(key, "key")
         self.location = location
         self._connection: Connection | None = None
         self.leases = None
@@ -291,11 +267,7 @@ def store_label(store: ResultStore) -> str:
 
 
 def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
-    """The object that one operator of a task opens: the user's own for the first operator, else a copy.
-
-    Args:
-        taken: the ids of the users' objects that operators of this task have already.
-    """
+    """The object that one operator of a task opens: the user's own if it is not `taken` by id, else a copy."""
     if id(store) in taken or store.is_built_in:
         try:
             return copy.copy(store)
@@ -325,34 +297,6 @@ def need(what: str, extra: str, *libraries: str) -> None:
         raise OptionError(f'{what} needs {" and ".join(missing)}: pip install "asyncudf[{extra}]"')
 
 
-def _span(value: Seconds | None, name: str) -> float | None:
-    """A time span in seconds, more than zero, or none."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if seconds is None:
-        return None
-    if not _is_span(seconds):
-        raise OptionError(f"{name} must be more than 0 seconds, or a timedelta, not {safe_repr(value)}; None: no limit")
-    return float(seconds)
-
-
-def _is_span(seconds: object) -> bool:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        return False
-    return 0 < seconds <= sys.float_info.max
-
-
-def _check_key(key: Any) -> None:
-    """Check what makes keys of arguments: nothing, or a function that is not `async`."""
-    if key is None:
-        return
-    if not callable(key) or any(map(_is_async, (key, type(key).__call__))):
-        raise OptionError(f"key must be a plain function of the arguments, not {safe_repr(key)}; None: all of them")
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-
-
 def result_store(value: Any, name: str) -> ResultStore:
     """The store that an option gives."""
     if not isinstance(value, ResultStore):
@@ -374,23 +318,22 @@ def check_attributes(store: Any) -> None:
     for name in ("ttl", "error_ttl"):
         value = getattr(store, name)
         if isinstance(value, timedelta):  # the library's own stores turn it into a number
-            seconds = value.total_seconds()
-            raise OptionError(f"{name} of a store must be a number of seconds: {name} = {seconds!r}, not a timedelta")
-        if value is not None and not _is_span(value):
-            raise OptionError(f"{name} of a store must be more than 0 seconds, or None, not {safe_repr(value)}")
-    _check_key(store.key)
+            number = value.total_seconds()
+            raise OptionError(f"{name} of a store must be a number of seconds: {name} = {number!r}, not a timedelta")
+        optional(seconds)(value, f"{name} of a store")
+    optional(plain_function)(store.key, "key of a store")
 
 
 def _folder(path: Any) -> str:
     try:
-        text = os.fspath(path)
+        given = os.fspath(path)
     except TypeError:
-        text = None
-    if not isinstance(text, str) or not text or "\0" in text:
+        given = None
+    if not isinstance(given, str) or not given or "\0" in given:
         raise OptionError(f"path must be that of a folder, a text, not {safe_repr(path)}")
     if sys.platform == "win32":
         raise OptionError(NOT_ON_WINDOWS)
-    found = os.path.abspath(os.path.expanduser(text))
+    found = os.path.abspath(os.path.expanduser(given))
     if os.path.lexists(found) and not os.path.isdir(found):
         raise OptionError(f"path must be that of a folder, but {found} is none")
     # A folder of another user's is left to the tasks, which may run as that user. Else they would call for each row.

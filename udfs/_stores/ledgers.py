@@ -30,7 +30,7 @@ def keeps_ledgers(store: ResultStore | None) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[RedisLedger | FolderLedger | None]:
+async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[Ledger | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
     location = location_of(store)
     if isinstance(location, RedisServer):
@@ -52,10 +52,12 @@ class RedisLedger:
         self._client, self._key = client, key
 
     async def spent_before(self, run: str) -> float:
+        """What other runs have spent."""
         entries = await self._client.hgetall(self._key)
         return sum(float(entry.split()[1]) for name, entry in entries.items() if name.decode() != run)
 
     async def write(self, run: str, number: int, amount: float) -> None:
+        """What this run has spent, or might spend; an entry with a higher number stays."""
         await self._client.eval(WRITE, 1, self._key, run, number, f"{amount:.17g}")
 
 
@@ -91,3 +93,6 @@ class FolderLedger:
             yield
         finally:
             os.close(lock)
+
+
+Ledger = RedisLedger | FolderLedger

@@ -131,7 +131,6 @@ class RotatingFiles:
         self.current()
 
     def close(self) -> None:
-        """Close the files."""
         self._follow([])
 
     def _is_too_large(self, file: LmdbFile) -> bool:
@@ -173,8 +172,7 @@ def _remove(path: str) -> None:
 class LmdbFile:
     """One file of entries under keys. Its methods wait for nobody, as long as there is one writer at a time.
 
-    Args:
-        size: bytes that it may grow to; the same for all processes that open it.
+    All processes that open it give the same size, the bytes that it may grow to.
     """
 
     # _data, _lock: the same files, open to see how long they are. The lock file is closed after LMDB has closed it: the
@@ -207,8 +205,7 @@ class LmdbFile:
     def transaction(self, *, write: bool = False, buffers: bool = False) -> Iterator[Any]:
         """A transaction, which counts unless an exception leaves the block.
 
-        Raises:
-            AsyncUDFError: the file cannot be read or written.
+        Raises AsyncUDFError if the file cannot be read or written.
         """
         with self._explained():
             self._check_length()
@@ -216,7 +213,6 @@ class LmdbFile:
                 yield transaction
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The entry under each key."""
         with self.transaction() as transaction:
             return [*map(transaction.get, keys)]
 

@@ -58,11 +58,7 @@ class LocalFolder:
 
 
 class LocalResults:
-    """The results in a folder that is open.
-
-    Args:
-        clock: seconds since the epoch, for all processes alike.
-    """
+    """The results in a folder that is open; the clock, seconds since the epoch, is that of all processes."""
 
     # An entry: when it ends (milliseconds since the epoch, 8 bytes), the value. A key in the younger file counts, and
     # not the one in the older: that may be one that was replaced or, with an end of 0, deleted.

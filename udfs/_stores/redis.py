@@ -16,9 +16,8 @@ from .keys import KEY_BYTES
 
 SCHEMES = ("redis", "rediss", "unix")
 SCANNED_AT_ONCE = 1000
-SILENT_FOR = (
-    30.0  # seconds of silence after which a NAT or a load balancer may have dropped a connection without a sign
-)
+# Seconds of silence after which a NAT or a load balancer may have dropped a connection without a sign.
+SILENT_FOR = 30.0
 LEAVING = 0.1  # seconds to close such a connection: its other end may not answer
 COUNTING = 0.5  # seconds at most, for figures that nobody waits for
 LONGEST_TTL = 10**15  # milliseconds, 30,000 years: a server adds them to its clock, and both have to fit in 63 bits
@@ -56,8 +55,6 @@ class RedisServer:
 
 
 class RedisResults:
-    """The results on a server."""
-
     # _found: hits and misses that were not sent to the server yet, which counts them for all tasks
     # _answers: whether the server has answered the last command
     # _asked_at: when it was asked last, by the loop's clock
@@ -158,10 +155,7 @@ class RedisResults:
 
 
 def checked_url(url: str, option: str = "url") -> str:
-    """Check the URL of a server.
-
-    Args:
-        option: the name of the option, for the message.
+    """Check the URL of a server, the value of this option.
 
     Raises:
         OptionError: it is no URL of a server. The message has no part of it that could be of a password.

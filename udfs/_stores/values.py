@@ -45,10 +45,6 @@ class ResultCodec:
         many: whether a row may have none or many; else it has one.
         ttl: seconds for which a result counts here, whichever job has written it; None: as long as the store has it.
         error_ttl: the same for a failure; None: failures do not count.
-        clock: seconds since the epoch.
-
-    Attributes:
-        expired: how many were too old so far.
 
     Raises:
         OptionError: msgspec is not installed.
@@ -73,7 +69,7 @@ class ResultCodec:
         self._decode: Any = Decoder(list[annotation | None] if many else one).decode
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
-        self.expired = 0
+        self.expired = 0  # results and failures that were too old so far
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The results of a row as bytes, and as they are read back, of which there may be none or many.
@@ -90,7 +86,6 @@ class ResultCodec:
             return None
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """A failure as bytes."""
         return sealed(_FAILURE + _stamp(self._clock()), key, self._encode(failure))
 
     def decode_many(

@@ -102,7 +102,7 @@ _NOTHING: tuple[Any, float] = (None, -math.inf)
 
 
 SHORT_TTL = 0.2  # seconds: the ttl of values that end during a test
-PATIENCE = 10.0  # seconds for each operation of a store
+DONE_WITHIN = 10.0  # seconds for each operation of a store
 
 Factory = Callable[[], ResultStore]
 Wait = Callable[[float], Awaitable[Any]]
@@ -135,13 +135,13 @@ async def _check(promise: Promise, factory: Factory, wait: Wait) -> None:
     store = factory()
     assert isinstance(store, ResultStore), f"the factory made a {type(store).__name__}, which is no ResultStore"
     async with _naming("A store can be opened."):
-        await asyncio.wait_for(store.open(), PATIENCE)
+        await asyncio.wait_for(store.open(), DONE_WITHIN)
     try:
         async with _naming(promise.__doc__ or ""):
             await promise(store, factory, wait)
     finally:
         async with _naming("A store can be closed, by another asyncio task than has opened it."):
-            await asyncio.create_task(asyncio.wait_for(store.close(), PATIENCE))
+            await asyncio.create_task(asyncio.wait_for(store.close(), DONE_WITHIN))
 
 
 @contextlib.asynccontextmanager
@@ -152,7 +152,7 @@ async def _naming(promise: str) -> AsyncIterator[None]:
     except AssertionError as error:
         raise AssertionError(f"{promise.strip()} {error}") from error
     except TimeoutError as error:
-        raise AssertionError(f"{promise.strip()} {error_text(error)}: not done within {PATIENCE:g} s") from error
+        raise AssertionError(f"{promise.strip()} {error_text(error)}: not done within {DONE_WITHIN:g} s") from error
     except Exception as error:
         raise AssertionError(f"{promise.strip()} {error_text(error)}") from error
 
@@ -166,7 +166,7 @@ def _key(number: int) -> bytes:
 async def _get(store: ResultStore, *keys: bytes) -> list[bytes | None]:
     """The values of the keys, checked for their form."""
     asked = list(keys)
-    values = await asyncio.wait_for(store.get_many(asked), PATIENCE)
+    values = await asyncio.wait_for(store.get_many(asked), DONE_WITHIN)
     assert asked == list(keys), "get_many has edited the list of keys"
     assert isinstance(values, list), f"get_many gave a {type(values).__name__}, not a list"
     assert len(values) == len(keys), f"get_many gave {len(values)} values for {len(keys)} keys"
@@ -177,7 +177,7 @@ async def _get(store: ResultStore, *keys: bytes) -> list[bytes | None]:
 
 async def _put(store: ResultStore, items: dict[bytes, bytes], ttl: float | None = None) -> None:
     given = dict(items)
-    await asyncio.wait_for(store.put_many(given, ttl), PATIENCE)
+    await asyncio.wait_for(store.put_many(given, ttl), DONE_WITHIN)
     assert given == items, "put_many has edited the dict of items"
 
 
@@ -263,10 +263,10 @@ async def _ends(store: ResultStore, _: Factory, wait: Wait) -> None:
 
 async def _gone(store: ResultStore, wait: Wait, *keys: bytes) -> None:
     """Wait for the end of values that were put for `SHORT_TTL`."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + DONE_WITHIN
     await wait(SHORT_TTL)
     while await _get(store, *keys) != [None] * len(keys):
-        assert time.monotonic() < end, f"a value with ttl={SHORT_TTL} is still there after {PATIENCE:g} s"
+        assert time.monotonic() < end, f"a value with ttl={SHORT_TTL} is still there after {DONE_WITHIN:g} s"
         await wait(SHORT_TTL / 4)
 
 
@@ -301,7 +301,7 @@ async def _cancelled(store: ResultStore, *_: Any) -> None:
             await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), DONE_WITHIN)
         assert await _get(store, *keys) == [*items.values()], f"cancelled after {turn} steps"
 
 

@@ -27,7 +27,7 @@ from ..._functions.signature import FunctionSpec
 from .attempt import Attempt
 from .backlog import Backlog
 from .counts import CallCounts
-from .deadlines import ROUNDING, Deadlines
+from .deadlines import CLOCK_ROUNDING, Deadlines
 from .decisions import Decision, Decisions, Ending, RetryAt, Way
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
@@ -271,7 +271,7 @@ class Calls:
         if attempt.has_asked or reported is not None:
             self._report(attempt, reported, now)
         # The clock decides, not the timer: after a call has blocked the loop, a late result may come before its timer.
-        if limit is not None and now - ROUNDING > limit:
+        if limit is not None and now - CLOCK_ROUNDING > limit:
             self._decide(attempt, None, self._limit_failure(attempt), now)
         else:
             self._decide(attempt, results, failure, now)
@@ -306,7 +306,7 @@ class Calls:
         for number, row in enumerate(rows):
             if row.attempt is attempt:
                 row.attempt = None
-                if row.deadline is not None and now - ROUNDING > row.deadline:  # the loop was too busy to notice it
+                if row.deadline is not None and now - CLOCK_ROUNDING > row.deadline:  # the loop was too busy to notice
                     self._expire(row)
                 elif row.state is RowState.CALLING:
                     numbers.append(number)
@@ -555,7 +555,7 @@ class Calls:
 
     def _is_late(self, row: Row) -> bool:
         """Whether the deadline has come, though its timer may not have fired."""
-        return row.deadline is not None and self.clock() + ROUNDING >= row.deadline
+        return row.deadline is not None and self.clock() + CLOCK_ROUNDING >= row.deadline
 
     # Its service may be dead.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeVar
 
-ROUNDING = 1e-9  # seconds
+CLOCK_ROUNDING = 1e-9  # seconds
 FEW = 100  # deadlines that have moved and stopped: fewer are not looked for
 Watched = TypeVar("Watched")
 
@@ -103,7 +103,7 @@ class Deadlines(Generic[Watched]):
 
     def _fire(self) -> None:
         self.timer = None
-        now = self._clock() + ROUNDING  # or the timer could fire just before its time, for ever
+        now = self._clock() + CLOCK_ROUNDING  # or the timer could fire just before its time, for ever
         due: list[Watched] = []
         for one, when in self.line.items():
             if when > now:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .attempt import Attempt
 from .calls import Calls
-from .deadlines import ROUNDING
+from .deadlines import CLOCK_ROUNDING
 from .row import NO_TROUBLE, Row, RowState
 from .slots import CallSlot
 
@@ -63,8 +63,8 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
         now, deadline = clock(), row.deadline
         if (
             row.trouble is not NO_TROUBLE
-            or (deadline is not None and now - ROUNDING > deadline)
-            or (attempts and now - ROUNDING > attempts.get(attempt, now))
+            or (deadline is not None and now - CLOCK_ROUNDING > deadline)
+            or (attempts and now - CLOCK_ROUNDING > attempts.get(attempt, now))
             or (asks and (attempt.state.side or attempt.state.spent))  # type: ignore[union-attr]
             or looks_at_results
         ):

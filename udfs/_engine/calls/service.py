@@ -26,12 +26,12 @@ from ..._limits.gate import Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import ROUNDING, Bucket, Line, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
-from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, Ledger, SharedBudget
-from ..._limits.spending import Settlement, Spending
+from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
+from ..._limits.spending import Spending
 from ..._observe.time_account import State
-from ..._stores.ledgers import ledger_of
+from ..._stores.ledgers import Ledger, ledger_of
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
@@ -105,12 +105,11 @@ class Service:
             redacted=options.redacted,
         )
         self.refusal_of = self._refusals.refusal_of
-        settles = [*(limit.settle for limit in options.rate_limit), *(budget.settle for budget in options.budgets)]
         self.spending = Spending(
             operator,
             options.rate_limit,
             options.budgets,
-            Settlement(settles, settlement_call(spec)),
+            settlement_call(spec),
             is_refusal=lambda failure: self.refusal_of(failure) is not None,
             spent_error=SpentBudgets(operator, options),
             ends_task=options.on_spent is OnSpent.RAISE,
@@ -207,7 +206,7 @@ class Service:
         budgets: list[tuple[str, Gate]] = []
         for budget, name, ledger in zip(options.budgets, config.amounts(options.budgets, query), ledgers, strict=True):
             is_named = budget.name is not None  # then it is that of all who use the name
-            keys = [link.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+            keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
             amount = SharedBudget(
                 link,
                 keys,
@@ -270,7 +269,7 @@ class Service:
         self.closed_by, self._since = gate, now
         self._counters.account.enter(gate.state)
         if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(seconds, ROUNDING), self.wake)
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, TIME_ROUNDING), self.wake)
         self._operator.calls_wait()
 
     async def reopened(self) -> None:

@@ -162,9 +162,9 @@ class QueueMemory:
     # Rows whose call waits may be many times as many as calls in progress, and all get results at about the same time:
     # when a service is back, or the call of all equal rows is over. So each counts with the mean size of a result.
     #
-    # bytes: rows in the queue * their place, _held, and the batches
-    # queue.most follows _held and the batches at once, so that asking for places costs nothing
-    # _held: what entries hold beside their places, and calls that wait; _of_calls: the latter alone
+    # bytes: rows in the queue * their place, _held_bytes, and the batches
+    # queue.most follows _held_bytes and the batches at once, so that asking for places costs nothing
+    # _held_bytes: what entries hold beside their places, and calls that wait; _of_calls: the latter alone
     # _results, _rows: bytes of results that were weighed so far, and of how many rows
 
     def __init__(
@@ -175,7 +175,7 @@ class QueueMemory:
         self._least = min(least, queue.capacity)
         self._place, self._size_of_row, self._size_of_result = sizes.place, sizes.row, sizes.result
         self._batches = batches
-        self._held = self._of_calls = self._results = self._rows = 0
+        self._held_bytes = self._of_calls = self._results = self._rows = 0
         self.peak = 0
         if sizes.row is not None or sizes.result is not None:
             queue.memory = self
@@ -184,7 +184,7 @@ class QueueMemory:
     @property
     def bytes(self) -> int:
         """How many there are now."""
-        return len(self._queue) * self._place + self._held + self._batches.bytes
+        return len(self._queue) * self._place + self._held_bytes + self._batches.bytes
 
     @property
     def waits_for_spark(self) -> bool:
@@ -197,7 +197,7 @@ class QueueMemory:
 
     def update(self) -> None:
         """What rows hold, or the batches, have changed."""
-        rows = (self._limit - self._held - self._batches.bytes) // self._place
+        rows = (self._limit - self._held_bytes - self._batches.bytes) // self._place
         self._queue.most = 0 if self.waits_for_spark else max(self._least, min(rows, self._queue.capacity))
 
     def hold_row(self, record: Any) -> int:
@@ -227,6 +227,6 @@ class QueueMemory:
         self._hold(-held)
 
     def _hold(self, more: int) -> int:
-        self._held += more
+        self._held_bytes += more
         self.update()
         return more

@@ -291,7 +291,7 @@ class RecordWriterOutput(Output):
     # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many
     # rows would not fit into memory, nor into one Arrow array; `linger`, as a slow service fills no batch for minutes.
     #
-    # len(_values) == len(_origins) < rows between two calls; _held: what they weigh, if they are weighed
+    # len(_values) == len(_origins) < rows between two calls; _weight: what they weigh, if they are weighed
     # _timer: set while there are rows; _failure: its error, for the next caller
 
     def __init__(
@@ -311,7 +311,7 @@ class RecordWriterOutput(Output):
         self._loop = loop
         self._weigh = weigh
         self._max_bytes = max_bytes
-        self._held = 0
+        self._weight = 0
         self._timer: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._values: list[Any] = []
@@ -330,18 +330,18 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._held += self._weigh((result,), (record[2],))
-            if self._held >= self._max_bytes:
+            self._weight += self._weigh((result,), (record[2],))
+            if self._weight >= self._max_bytes:
                 self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         origins = [*map(_origin_of, records)]
         if self._weigh is not None:
             more = self._weigh(results, origins)
-            if self._held + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds out where
+            if self._weight + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds where
                 super().collect_results(records, results)
                 return
-            self._held += more
+            self._weight += more
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
@@ -357,7 +357,7 @@ class RecordWriterOutput(Output):
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
         if self._weigh is not None:
-            self._held = self._weigh(self._values, self._origins)
+            self._weight = self._weigh(self._values, self._origins)
         if not self._values:
             self.flush()  # ends the timer
 
@@ -380,7 +380,7 @@ class RecordWriterOutput(Output):
             self._timer = None
         if self._values:
             held = self._values, self._origins
-            self._values, self._origins, self._held = [], [], 0
+            self._values, self._origins, self._weight = [], [], 0
             self._write(*held)
 
     def close(self) -> None:

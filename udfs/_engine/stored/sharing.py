@@ -38,7 +38,7 @@ LOOKUP_AGE = 0.2
 CLAIMED_AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as begin in this time
 SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
-PATIENCE = 180.0  # seconds that a row without a timeout waits for the call of another task
+LONGEST_SHARED_WAIT = 180.0  # seconds that a row without a timeout waits for the call of another task
 
 
 class Claims:
@@ -52,8 +52,9 @@ class Claims:
     # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its micro-batch
     # is full. A row that waits for a lease holds neither another lease nor a slot.
     #
-    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _held: by the key, with the
-    # time when the row waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it out.
+    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows: by the key,
+    # with the time when it waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it
+    # out.
     # _decided: attempts so far. Those that are not in the backlog have begun, needed no call in the end, or are held:
     # as many others may be claimed. A retry in the backlog counts like a new call.
     # _last: the time of the last lookup, and how many were decided and not in the backlog then
@@ -72,10 +73,10 @@ class Claims:
         self._stored = stored
         self._pool, self._backlog = calls.pool, calls.backlog
         self._clock = operator.counters.clock
-        self._patience = PATIENCE if options.timeout is None else options.timeout
+        self._patience = LONGEST_SHARED_WAIT if options.timeout is None else options.timeout
         self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
         self._undecided: list[Attempt] = []
-        self._held: dict[bytes, tuple[Row, float]] = {}
+        self._waiting_rows: dict[bytes, tuple[Row, float]] = {}
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_WAIT
@@ -86,7 +87,7 @@ class Claims:
     @property
     def is_waiting(self) -> bool:
         """Whether there are rows that no decision was made about."""
-        return self._task is not None or bool(self._held)
+        return self._task is not None or bool(self._waiting_rows)
 
     @property
     def takes_more(self) -> bool:
@@ -150,11 +151,11 @@ class Claims:
         left: list[Row] = []
         for row in attempt.rows:
             key: bytes = row.record.key
-            end = self._held.pop(key)[1] if key in self._held else now + self._patience
+            end = self._waiting_rows.pop(key)[1] if key in self._waiting_rows else now + self._patience
             if leases.take(key) or end <= now:
                 left.append(row)
             else:
-                self._held[key] = row, end
+                self._waiting_rows[key] = row, end
         return _of_rows(attempt, left)
 
     async def _look_up(self, attempts: Sequence[Attempt]) -> None:
@@ -175,7 +176,7 @@ class Claims:
                 self._backlog.put(rest)
 
     def _watch(self) -> None:
-        if self._held and self._timer is None and not self._is_closed:
+        if self._waiting_rows and self._timer is None and not self._is_closed:
             self._timer = self._operator.loop.call_later(self._pause, self._try_held, context=self._context)
 
     def _try_held(self) -> None:
@@ -183,12 +184,12 @@ class Claims:
         self._timer = None
         leases, now = self._stored.leases, self._clock()
         before = len(self._undecided)
-        for key in [*islice(self._held, TRIED_AT_ONCE)]:
-            row, end = self._held[key]
+        for key in [*islice(self._waiting_rows, TRIED_AT_ONCE)]:
+            row, end = self._waiting_rows[key]
             if end <= now or leases is None or leases.take(key):
                 self._undecided.append(Attempt((row,)))  # which looks for `end` once more
             else:  # behind the keys that were not tried
-                self._held[key] = self._held.pop(key)
+                self._waiting_rows[key] = self._waiting_rows.pop(key)
         self._pause = SHORTEST_WAIT if len(self._undecided) > before else min(2 * self._pause, LONGEST_WAIT)
         if self._undecided:
             self._start()

@@ -40,9 +40,7 @@ def _files(limit: float) -> str:
 def examine(capacity: int, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Look at everything, and give each finding as soon as it is known. What cannot be looked at is a finding too.
 
-    Args:
-        capacity: calls in flight in each task.
-        environment: the variables that Spark reads.
+    There are `capacity` calls in flight in each task, and Spark reads the variables of the environment.
     """
     checks: Mapping[str, Callable[[], list[Finding]]] = {
         "packages": packages.check_packages,

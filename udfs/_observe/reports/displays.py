@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib
+import math
 import os
 import sys
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .progress import Progress, ProgressTracker, Snapshot, details, heading, line, printable, tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 WRONG = (Exception, SystemExit)  # what a display may raise; an interrupt is the user's
 REDRAWN = 0.1  # seconds between two pictures in a terminal, at least
@@ -24,16 +23,15 @@ UPDATED = 0.5  # and in a notebook, where each goes through the browser
 LOGGED = 10.0  # and between two lines about a function in a log
 
 
-def progress_display(stream: TextIO | None = None) -> SafeDisplay:
-    """A display for where the program runs: a terminal, a notebook, or a log.
+def progress_display(stream: TextIO | None = None) -> Display:
+    """A display for where the program runs: a terminal, a notebook, or a log; it writes to the stream, if one is given.
 
-    It never fails: when it can show nothing more, it ends silently. Any thread may use it. Making a snapshot costs more
-    than showing it: two in a second are enough.
-
-    Args:
-        stream: where to write; without it the notebook, or stderr.
+    Making a snapshot costs more than showing it: two in a second are enough.
     """
-    return SafeDisplay(lambda: _display_for(stream))
+    try:
+        return _display_for(stream)
+    except WRONG:
+        return Display()
 
 
 def _display_for(stream: TextIO | None) -> Display:
@@ -59,68 +57,53 @@ def _is_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class SafeDisplay:
-    """A display that shows nothing more once it has failed: progress must not end a job."""
+class Display:
+    """Shows how far a run is, as often as there is news; this one shows nothing.
+
+    It shows nothing more once it has failed: progress must not end a job. Any thread may use it.
+    """
 
     # Locked: figures come from a thread, and the run may end meanwhile. What is shown last must be the end.
-
-    def __init__(self, make: Callable[[], Display]) -> None:
-        self._lock = threading.Lock()
-        self._inner: Display | None = None
-        with contextlib.suppress(*WRONG):
-            self._inner = make()
-
-    def show(self, snapshot: Snapshot) -> None:
-        """The run goes on."""
-        with self._lock:
-            try:
-                if self._inner is not None:
-                    self._inner.show(snapshot)
-            except WRONG:
-                self._give_up()
-
-    def close(self, snapshot: Snapshot) -> None:
-        """The run is over; what is shown now remains."""
-        with self._lock:
-            try:
-                if self._inner is not None:
-                    self._inner.close(snapshot)
-            except WRONG:
-                pass
-            finally:
-                self._give_up()
-
-    def _give_up(self) -> None:
-        inner, self._inner = self._inner, None
-        with contextlib.suppress(*WRONG):
-            if inner is not None:
-                inner.give_up()
-
-
-class Display(ABC):
-    """Shows how far a run is; called by one thread at a time, as often as there is news."""
 
     interval = 0.0  # seconds between two pictures, at least
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._tracker = ProgressTracker()
-        self._shown: float | None = None
+        self._shown = -math.inf
+        self._has_ended = False
 
     def show(self, snapshot: Snapshot) -> None:
         """The run goes on."""
-        functions = self._tracker.track(snapshot)
-        if self._shown is None or snapshot.seconds - self._shown >= self.interval:
-            self._shown = snapshot.seconds
-            self._draw(functions, snapshot)
+        with self._lock:
+            self._update(snapshot, is_over=False)
 
     def close(self, snapshot: Snapshot) -> None:
-        """The run is over: this is what remains to be seen."""
-        self._draw(self._tracker.track(snapshot, is_over=True), snapshot)
+        """The run is over; what is shown now remains."""
+        with self._lock:
+            self._update(snapshot, is_over=True)
+            self._end()
 
-    @abstractmethod
-    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None: ...
+    def _update(self, snapshot: Snapshot, *, is_over: bool) -> None:
+        if self._has_ended:
+            return
+        try:
+            functions = self._tracker.track(snapshot, is_over=is_over)
+            if is_over or snapshot.seconds - self._shown >= self.interval:
+                self._shown = snapshot.seconds
+                self._draw(functions, snapshot)
+        except WRONG:
+            self._end()
 
-    def give_up(self) -> None:
+    def _end(self) -> None:
+        self._has_ended = True
+        with contextlib.suppress(*WRONG):
+            self._give_up()
+
+    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+        """Show this, in place of what was shown before."""
+
+    def _give_up(self) -> None:
         """Let go of what the display holds, in whatever state it is."""
 
 
@@ -133,9 +116,10 @@ class TerminalDisplay(Display):
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
+        from rich.text import Text
 
         super().__init__()
-        self._console = console
+        self._console, self._text = console, Text
         # rich takes what is printed, to show it above. What goes to a file must not come out here.
         self._live = Live(
             console=console,
@@ -147,15 +131,10 @@ class TerminalDisplay(Display):
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
         if not self._live.is_started:
             self._live.start()
-        self._live.update(self._picture(functions, snapshot), refresh=True)
-
-    def _picture(self, functions: Sequence[Progress], snapshot: Snapshot) -> Text:
-        from rich.text import Text
-
         lines = [*(printable(line(one), self._console.encoding) for one in functions), tasks(snapshot)]
-        return Text("\n".join(lines), no_wrap=True, overflow="crop")
+        self._live.update(self._text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         self._live.stop()
 
 

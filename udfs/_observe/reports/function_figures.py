@@ -11,18 +11,8 @@ from ..time_account import State
 COUNTED = ("succeeded", "stopped", "running")  # the figures of tasks that failed or were lost stand apart
 
 
-def spent_of(function: Mapping[str, Any]) -> dict[str, float]:
-    """What the calls of a function have cost, by unit; those of tasks that failed are paid for, too."""
-    return _with_failed(function, "spent")
-
-
-def unsettled_of(function: Mapping[str, Any]) -> dict[str, float]:
-    """How many attempts count with what they had reserved, by the error that `settle` raised; also of failed tasks."""
-    return _with_failed(function, "unsettled")
-
-
-def _with_failed(function: Mapping[str, Any], name: str) -> dict[str, float]:
-    """A figure with keys, of all tasks: those that failed count too."""
+def paid(function: Mapping[str, Any], name: str) -> dict[str, float]:
+    """What calls have cost ("spent"), or how many are "unsettled", by key; those of tasks that failed count too."""
     total = dict(function.get(name) or {})
     for key, amount in ((function.get("failed_attempts") or {}).get(name) or {}).items():
         total[key] = total.get(key, 0) + amount
@@ -46,7 +36,8 @@ class FunctionFigures:
         self.seconds = sum(self.time.values())
         self.ranking = sorted(State, key=lambda state: -self.time[state])  # the state that cost most comes first
         self.top, self.second = self.ranking[:2]
-        self.tasks = _counted(function.get("tasks") or {})
+        tasks = function.get("tasks") or {}
+        self.tasks = sum(tasks.get(status) or 0 for status in COUNTED)
         self.calls_ended = int(self.latency("count"))
         in_flight = function.get("in_flight") or {}
         self.in_flight: float = in_flight.get("mean") or 0.0  # calls in a task, in the mean over its time
@@ -54,6 +45,8 @@ class FunctionFigures:
         self.queued_peak: int = (function.get("queued") or {}).get("peak") or 0
         # The longest of the counted tasks.
         self.per_task = [task for task in function.get("per_task") or () if task.get("status") in COUNTED]
+        running = [task for task in self.per_task if task["status"] == "running"]
+        self.timelines = [task["timeline"] for task in running if task.get("timeline")]  # of tasks that run
         # From the first task's begin to the last one's end.
         self.wall = max(0.0, (function.get("ended") or 0.0) - (function.get("began") or 0.0))
         self.capacity = _whole(self.options.get("capacity"))
@@ -61,7 +54,7 @@ class FunctionFigures:
         self.is_plain = self.options.get("kind") == "def"  # its calls hold the interpreter while they compute
         self.batch_rows = _whole(self.options.get("batch_size")) or 1  # of a call
         # Whether calls are in no latency, as they have not ended.
-        self.is_open = bool((function.get("tasks") or {}).get("running") or self.count("abandoned"))
+        self.is_open = bool(tasks.get("running") or self.count("abandoned"))
         # Of the time; with several threads it may exceed 1.
         self.processor = self.count("processor_seconds") / self.seconds if self.seconds else 0.0
         # The option that ends what takes too long, and after how many seconds.
@@ -75,7 +68,6 @@ class FunctionFigures:
         return self.plain.get(name) or 0
 
     def latency(self, name: str) -> float:
-        """Seconds of a call."""
         return (self.plain.get("latency") or {}).get(name) or 0.0
 
     def calls(self, name: str, below: float = math.inf) -> float:
@@ -97,7 +89,6 @@ class FunctionFigures:
         return self.time[state] / self.seconds if self.seconds else 0.0
 
     def part(self, name: str, of: str) -> float:
-        """One count as a part of another."""
         return min(1.0, self.count(name) / max(1, self.count(of)))
 
     @property
@@ -113,23 +104,15 @@ class FunctionFigures:
     @property
     def flying(self) -> float:
         """Calls in flight when the running tasks were last looked at."""
-        return sum((float(task["timeline"][-1][2]) for task in self.per_task if _is_timed(task)), 0.0)
+        return sum((float(timeline[-1][2]) for timeline in self.timelines), 0.0)
 
     @property
     def silence(self) -> float:
         """Seconds since a row was done, in the running task with calls in flight that has waited longest."""
-        timelines = [task["timeline"] for task in self.per_task if _is_timed(task) and task["timeline"][-1][2]]
-        done = [max((end for end, rows, *_ in timeline if rows), default=0.0) for timeline in timelines]
-        return max((timeline[-1][0] - end for timeline, end in zip(timelines, done, strict=True)), default=0.0)
-
-
-def _counted(tasks: Mapping[str, int]) -> int:
-    return sum(tasks.get(status) or 0 for status in COUNTED)
+        busy = [timeline for timeline in self.timelines if timeline[-1][2]]
+        done = [max((end for end, rows, *_ in timeline if rows), default=0.0) for timeline in busy]
+        return max((timeline[-1][0] - end for timeline, end in zip(busy, done, strict=True)), default=0.0)
 
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
-
-
-def _is_timed(task: Mapping[str, Any]) -> bool:
-    return task.get("status") == "running" and bool(task.get("timeline"))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..._version import VERSION
-from .function_figures import spent_of, unsettled_of
+from .function_figures import paid
 
 OF_LIMITS = ("budget", "max_calls", "max_failures", "breaker", "quota")  # a run that these have ended may go on
 FAILED, TRY_AGAIN = 1, 75  # exit codes; 75 is EX_TEMPFAIL of sysexits.h
@@ -17,8 +17,7 @@ FAILED, TRY_AGAIN = 1, 75  # exit codes; 75 is EX_TEMPFAIL of sysexits.h
 def manifest(metrics: Mapping[str, Any], error: str) -> dict[str, Any]:
     """A run as an orchestrator wants to know it: what was done, what it cost, and whether rows are left.
 
-    Args:
-        error: the type of the one that has ended the block; empty if none has.
+    `error` is the type of the one that has ended the block; empty if none has.
     """
     functions = [_function(one) for one in metrics["functions"]]
     reasons = [one["reason"] for one in functions if one["reason"]]
@@ -40,14 +39,14 @@ def manifest(metrics: Mapping[str, Any], error: str) -> dict[str, Any]:
 
 
 def _function(figures: Mapping[str, Any]) -> dict[str, Any]:
-    in_vain, unsettled = figures["failed_attempts"], unsettled_of(figures)
+    in_vain, unsettled = figures["failed_attempts"], paid(figures, "unsettled")
     return {
         "function": figures["function"],
         "name": figures["name"],
         "reason": _reason(figures),
         **{name: figures[name] for name in ("rows", "failures", "unpaid")},
         **{name: figures[name] + in_vain[name] for name in ("calls", "attempts")},
-        "spent": _together([spent_of(figures)]),
+        "spent": _together([paid(figures, "spent")]),
         "unsettled": sum(unsettled.values()),
         "settle_errors": unsettled,
     }

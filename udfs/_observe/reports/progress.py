@@ -11,7 +11,7 @@ from typing import Any
 from ..._errors.figures import amount_, noun, seconds, things
 from ..._errors.safe import which_errors
 from ..function_metrics import SinkRows
-from .function_figures import spent_of
+from .function_figures import paid
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
 SOME_ROWS = 20  # of which the costs say something about others
@@ -21,20 +21,13 @@ ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is known of a run at one moment.
+    """What is known of a run at one moment."""
 
-    Attributes:
-        functions: what each did until now, as `RunMetrics.to_plain` gives it.
-        tasks_done, tasks_total: of the stages in which the functions run; None where Spark does not say.
-        seconds: since the start of the run, by a clock that is never set back.
-        tasks_of: the same counts for the stages of each function, by its label.
-    """
-
-    functions: Sequence[Mapping[str, Any]]
-    tasks_done: int
-    tasks_total: int | None
-    seconds: float
-    tasks_of: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    functions: Sequence[Mapping[str, Any]]  # what each did until now, as `RunMetrics.to_plain` gives it
+    tasks_done: int  # of the stages in which the functions run
+    tasks_total: int | None  # None where Spark does not say
+    seconds: float  # since the start of the run, by a clock that is never set back
+    tasks_of: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)  # both for each function, by its label
 
     def tasks(self, function: Mapping[str, Any]) -> tuple[int, int | None]:
         """How many tasks of the function's stages are done, of how many."""
@@ -43,41 +36,25 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one function is.
-
-    Attributes:
-        expected: rows in the end; None if not known yet.
-        is_estimated: whether that is an estimate.
-        share: of the work that is done, from 0 to 1; None if not known, as before a task has ended.
-        rate: rows in a second, lately, or of a run that is over in the mean; None if not known yet.
-        in_flight: calls, now.
-        errors, retries: of all attempts, also in tasks that failed.
-        which_errors: the commonest and the last of these errors in a few words; empty if not known.
-        failed_tasks: that Spark runs again, or gave up.
-        p50, p95: seconds that calls took; None without calls.
-        left: seconds, an estimate; None if not known.
-        took: seconds, of a run that is over, else None.
-        sink: what became of the rows of a sink; else None.
-        spent: what calls have cost, and what they may cost in the end; empty if that is not counted.
-    """
+    """How far one function is; None is what is not known yet."""
 
     label: str
     rows: int
-    expected: int | None
-    is_estimated: bool
-    share: float | None
-    rate: float | None
-    in_flight: int
-    errors: int
-    retries: int
-    failed_tasks: int
-    p50: float | None
+    expected: int | None  # rows in the end
+    is_estimated: bool  # whether that is an estimate
+    share: float | None  # of the work that is done, from 0 to 1
+    rate: float | None  # rows in a second, lately, or of a run that is over in the mean
+    in_flight: int  # calls, now
+    errors: int  # of all attempts, also in tasks that failed
+    retries: int  # the same
+    failed_tasks: int  # that Spark runs again, or gave up
+    p50: float | None  # seconds that calls took
     p95: float | None
-    left: float | None
-    took: float | None
-    which_errors: str = ""
-    sink: SinkRows | None = None
-    spent: str = ""
+    left: float | None  # seconds, an estimate
+    took: float | None  # seconds, of a run that is over
+    which_errors: str = ""  # the commonest and the last of the errors in a few words
+    sink: SinkRows | None = None  # what became of the rows of a sink
+    spent: str = ""  # what calls have cost, and what they may cost in the end
 
 
 class ProgressTracker:
@@ -90,7 +67,6 @@ class ProgressTracker:
         self._live: set[str] = set()  # functions whose tasks report while they run; of others only the mean is known
 
     def track(self, snapshot: Snapshot, *, is_over: bool = False) -> list[Progress]:
-        """How far each function is."""
         return [self._progress(function, snapshot, is_over) for function in snapshot.functions]
 
     def _progress(self, function: Mapping[str, Any], snapshot: Snapshot, is_over: bool) -> Progress:
@@ -165,7 +141,7 @@ def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int
 def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
     """What calls have cost, and what all may cost in the end, if the rows to come are like those that are done."""
     words = []
-    for unit, spent in spent_of(function).items():
+    for unit, spent in paid(function, "spent").items():
         text = f"{amount_(spent)} {unit}"
         if expected is not None and expected > rows >= SOME_ROWS:
             mean, left = spent / rows, expected - rows
@@ -206,7 +182,6 @@ def heading(one: Progress) -> tuple[str, str, str]:
 
 
 def details(one: Progress) -> list[str]:
-    """More words."""
     words = [] if one.sink is None else [one.sink.words]
     if one.took is None:
         words.append(f"{things(one.in_flight, 'call')} in flight")

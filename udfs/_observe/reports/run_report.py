@@ -21,7 +21,7 @@ from ..._errors.exceptions import OptionError
 from ..._errors.safe import presentable
 from ..function_metrics import SinkRows, counted
 from ..time_account import State
-from .function_figures import FunctionFigures, spent_of, unsettled_of
+from .function_figures import FunctionFigures, paid
 from .summary import unsettled_text
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
@@ -76,16 +76,11 @@ class Histogram(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What tasks did over time, each from its own start, all on one scale.
+    """What tasks did over time, each from its own start, all on one scale."""
 
-    Attributes:
-        rates, calls: a line for each task, as SVG paths that enclose the area below.
-        seconds, rate, in_flight: where the axes end.
-    """
-
-    rates: list[str]
+    rates: list[str]  # a line for each task, as SVG paths that enclose the area below
     calls: list[str]
-    seconds: float
+    seconds: float  # where the axes end
     rate: float
     in_flight: float
 
@@ -244,11 +239,7 @@ Keys = Sequence[str | int]  # keys that lead to a value in `run.metrics`
 
 
 def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
-    """Write a page about a run.
-
-    Args:
-        metrics: what `run.metrics` gives.
-        path: of the HTML file; an existing file is replaced.
+    """Write a page about a run to an HTML file, in place of one that is there.
 
     Raises:
         OptionError: Jinja2 is not installed, or the file cannot be written.
@@ -276,7 +267,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
     )
     environment.globals.update(
         figure=_figure_of(metrics),
-        derived=_derived,
+        derived=lambda form, value, *keys: _tagged("derived", keys, form, value),
         curves_of=curves_of,
         histogram_of=histogram_of,
         segments_of=segments_of,
@@ -290,8 +281,8 @@ def _page(metrics: Mapping[str, Any]) -> str:
         labelled=LABELLED,
         counted=counted,
         sink_rows=lambda function: SinkRows.of(function).parts if function["entry_point"] == "sink" else [],
-        spent=spent_of,
-        unsettled=lambda function: unsettled_text(unsettled_of(function)) if unsettled_of(function) else "",
+        spent=lambda function: paid(function, "spent"),
+        unsettled=unsettled_text,
     )
     environment.filters.update(utc=_utc, with_options=_with_options, longest_first=_longest_first)
     return environment.get_template("page.html").render(metrics=metrics)
@@ -314,12 +305,8 @@ def _figure_of(metrics: Mapping[str, Any]) -> Callable[..., Any]:
     return figure
 
 
-def _derived(form: str, value: float | None, *keys: str | int) -> Any:
-    """Shows a value that is derived from the metrics."""
-    return _tagged("derived", keys, form, value)
-
-
 def _tagged(kind: str, keys: Keys, form: str, value: float | None) -> Any:
+    """Shows a value of the metrics, or one that is derived from them."""
     from markupsafe import Markup
 
     # As in a JSON pointer, as the name of an error may have points in it.
@@ -355,5 +342,4 @@ def _utc(seconds: float, form: str = "") -> str:
 
 
 def _longest_first(tasks: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Each with its number."""
     return sorted(enumerate(tasks), key=lambda numbered: -numbered[1]["seconds"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..._errors.exceptions import AsyncUDFError
-from ..._errors.figures import count, seconds, things
+from ..._errors.figures import commonest, count, seconds, things
 from ..._errors.safe import one_line
 from ..function_metrics import SinkRows
 
@@ -90,20 +90,18 @@ class SinkReport:
         return self
 
     def _failures(self) -> str:
-        most = sorted(self.reasons, key=lambda reason: -self.reasons[reason])
-        named = [f"{one_line(reason)} ({count(self.reasons[reason])})" for reason in most[:REASONS]]
-        if others := sum(self.reasons[reason] for reason in most[REASONS:]):
-            named.append(f"others ({count(others)})")
+        named = [f"{one_line(reason)} ({count(times)})" for reason, times in commonest(self.reasons, REASONS)]
         text = f"{count(self.failed)} of {things(self.rows, 'row')} of {self.function} failed: {', '.join(named)}"
+        most = [reason for reason, _ in commonest(self.reasons, len(self.reasons))]
         shown = [_shown(self.examples[reason]) for reason in most if reason in self.examples][:EXAMPLES]
         return "\n".join([text, *(f"  for example {message}" for message in shown)])
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         title = "failed"
-        for reason in sorted(self.reasons, key=lambda reason: -self.reasons[reason]):
+        for reason, times in commonest(self.reasons, len(self.reasons)):
             example = self.examples.get(reason)
             shown = "" if example is None else f", for example {_shown(example)}"
-            yield title, f"{things(self.reasons[reason], 'row')}: {one_line(reason)}{shown}"
+            yield title, f"{things(times, 'row')}: {one_line(reason)}{shown}"
             title = ""
         if self.retried:
             yield "retried", things(self.retried, "row")

@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._errors.figures import amounts, bytes_, count, number, rate, seconds, share, things
+from ..._errors.figures import amounts, bytes_, commonest, count, number, rate, seconds, share, things
 from ..._errors.safe import named_error, one_line, presentable
 from ..function_metrics import SinkRows, counted
-from .function_figures import FunctionFigures, spent_of, unsettled_of
+from .function_figures import FunctionFigures, paid
 from .verdict import verdict
 
 WIDTH = 100
@@ -61,10 +61,10 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "queued", f"{things(mean, 'row')} per task on average, {count(figures.queued_peak)} at most{size}"
     if extras := [things(function[one.name], *one.noun) for one in counted(function, "in_summary")]:
         yield "also", ", ".join(extras)
-    if spent := spent_of(function):
+    if spent := paid(function, "spent"):
         yield "spent", amounts(spent)
-    if unsettled := unsettled_of(function):
-        yield "settle", unsettled_text(unsettled)
+    if unsettled := unsettled_text(function):
+        yield "settle", unsettled
     if figures.errors:
         last = function.get("last_error")
         named = "" if last is None else f"; the last: {named_error(last['type'], last['status'])}"
@@ -101,19 +101,19 @@ def _in_flight(figures: FunctionFigures) -> str:
     return text
 
 
-def unsettled_text(unsettled: Mapping[str, float]) -> str:
-    """That costs of calls are not known, as `settle` has raised."""
+def unsettled_text(function: Mapping[str, Any]) -> str:
+    """That costs of calls are not known, as `settle` has raised; empty where it has not."""
+    unsettled = paid(function, "unsettled")
+    if not unsettled:
+        return ""
     attempts = things(sum(unsettled.values()), "attempt")
     errors = ", ".join(f"{count(times)} x {one_line(error)}" for error, times in unsettled.items())
     return f"raised for {attempts}, charged with what they had reserved: {errors}"
 
 
 def _errors(errors: Mapping[str, int]) -> str:
-    most = sorted(errors, key=lambda kind: -errors[kind])
-    texts = [f"{things(errors[kind], 'attempt')} with {one_line(kind)}" for kind in most[:ERRORS]]
-    if others := sum(errors[kind] for kind in most[ERRORS:]):
-        texts.append(f"{things(others, 'attempt')} with others")
-    return ", ".join(texts)
+    most = commonest(errors, ERRORS)
+    return ", ".join(f"{things(times, 'attempt')} with {one_line(kind)}" for kind, times in most)
 
 
 def _failed(function: Mapping[str, Any]) -> str:

@@ -49,9 +49,7 @@ class Rule(NamedTuple):
 def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     """The verdict on one function of `run.metrics`.
 
-    Args:
-        function: of the `functions`.
-        run_seconds: of the whole run. If the function's tasks were a small part of it, the text says so.
+    If its tasks were a small part of the seconds of the run, the text says so.
     """
     f = Figures(function)
     rule = next(rule for rule in (*ENDS, *RULES) if rule.holds(f))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.datasource import DataSource
 
-DEFAULT_MAX_FAILURES = ErrorBudget(share=0.5)
+DEFAULT_MAX_FAILURES = ErrorBudget(0.5)
 
 
 def async_sink(
@@ -247,10 +247,9 @@ def _written(
 
 def _too_many(report: SinkReport) -> bool:
     """Whether more rows have failed, over all tasks, than may without `max_failures`."""
-    assert DEFAULT_MAX_FAILURES.share is not None
     failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)  # on_spent has asked for these
     sent = report.rows - report.skipped
-    return failed > 0 and (failed == sent or (sent >= FIRST_ROWS and failed > DEFAULT_MAX_FAILURES.share * sent))
+    return failed > 0 and (failed == sent or (sent >= FIRST_ROWS and failed > DEFAULT_MAX_FAILURES.most * sent))
 
 
 def _ended(report: SinkReport) -> str:
