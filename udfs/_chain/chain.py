@@ -256,7 +256,8 @@ class _Operators:
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
             request_rows = environment.request_batch if node is head else partial(self._resume, node)
-            operator = self.by_node[node] = self._operator(node, request_rows)
+            own = dataclasses.replace(environment, request_batch=request_rows)
+            operator = self.by_node[node] = self._operator(node, own)
             if isinstance(operator, BufferedOperator):
                 self._buffered[node] = operator
         if head is None:  # else the first async operator takes the batches itself: one step less for each row
@@ -274,13 +275,13 @@ class _Operators:
         made = ((self._names[node], self.by_node.get(node)) for node in self._plan.nodes)
         return {name: operator for name, operator in made if isinstance(operator, AsyncWaitOperator)}
 
-    def _operator(self, node: StreamNode, request_rows: Callable[[], None]) -> ChainedOperator:
+    def _operator(self, node: StreamNode, environment: TaskEnvironment) -> ChainedOperator:
         factory = node.factory
         assert factory is not None
         if id(factory.instance) in self._instances:  # the same object twice in a chain: each operator has its own
             factory = factory.with_own_instance()
         self._instances.add(id(factory.instance))
-        return factory.build(self._environment, self._output(node), node.parents[0].layout, request_rows)
+        return factory.build(environment, self._output(node), node.parents[0].layout)
 
     def _output(self, node: StreamNode) -> Output:
         """What an operator writes to: those that read it in the chain, then those outside."""

@@ -33,7 +33,7 @@ class TaskEnvironment:
         rng: for the jitter of delays.
         attempt: how often Spark has started the task before.
         side_types: the checks of rows of the side outputs that are read.
-        request_batch: asks Spark for the next batch, on behalf of the operator that is fed.
+        request_batch: asks for the next rows of the operator: Spark for a batch, if it is the one that is fed.
         fail: ends the chain with an error.
         batches: those of its input and output that count; each chain has its own.
         sampled: called each time the figures of the chain's operators were brought up to date.

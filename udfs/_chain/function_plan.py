@@ -72,11 +72,6 @@ class FunctionPlan:
         letters = _size_of_letter if self.options.writes_dead_letters else None
         return fixed_size(self.declared) or 0, letters
 
-    @property
-    def threads(self) -> int:
-        """How many calls may need a thread at the same time."""
-        return self.options.slots
-
     def public_options(self) -> dict[str, Any]:
         """The options as people are shown them, with the kind of the function, and what a call has by default."""
         options = {"kind": self.spec.kind.value, **self.options.to_plain()}

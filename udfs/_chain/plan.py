@@ -188,10 +188,8 @@ class OperatorFactory(ABC):
         """What the operator sees of its input rows, which are laid out as `before`."""
 
     @abstractmethod
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> ChainedOperator:
-        """The operator itself."""
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ChainedOperator:
+        """The operator itself; the environment's `request_batch` asks for more rows of its input."""
 
     @property
     def output_tags(self) -> tuple[OutputTag, ...]:
@@ -217,14 +215,11 @@ class WaitFactory(OperatorFactory):
 
     @property
     def threads(self) -> int:
-        return self.function_plan.threads
+        return self.function_plan.options.slots
 
     def project(self, before: RowLayout) -> Projection:
-        return (
-            before.mapping(self.positions)
-            if self.function_plan.spec.takes_mapping
-            else before.arguments(self.positions)
-        )
+        projected = before.mapping if self.function_plan.spec.takes_mapping else before.arguments
+        return projected(self.positions)
 
     @property
     def loop(self) -> EventLoop:
@@ -268,9 +263,7 @@ class WaitFactory(OperatorFactory):
 
         return RowSizes(place, size_of_row, result)
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> AsyncWaitOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> AsyncWaitOperator:
         plan, codec = self.function_plan, None
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
@@ -302,7 +295,7 @@ class WaitFactory(OperatorFactory):
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
-            request_batch=request_rows,
+            request_batch=environment.request_batch,
             fail=environment.fail,
         )
 
@@ -334,9 +327,7 @@ class ProcessFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> ProcessOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ProcessOperator:
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
@@ -361,9 +352,7 @@ class FilterFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> FilterOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> FilterOperator:
         return FilterOperator(output, self.keeps, before.unprojected, self.name, environment.partition, self.redact)
 
 
@@ -378,9 +367,7 @@ class AssignFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.arguments(() if self.position is None else (self.position,))
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> WatermarkOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> WatermarkOperator:
         of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
         return WatermarkOperator(
             output,
@@ -413,9 +400,7 @@ class WatermarkColumnFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.arguments(())
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> WatermarkColumnOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> WatermarkColumnOperator:
         return WatermarkColumnOperator(output)
 
 
@@ -430,15 +415,9 @@ class UnionFactory(OperatorFactory):
         whole = before.whole()
         # New rows, without an origin: the inputs have added different columns to theirs.
         if not has_objects(self.group.arrow_type):
-            return lambda record: _without_origin(whole(record))
+            return lambda record: StreamRecord(whole(record).value, record.timestamp)
         stored = validator(self.name, self.group.arrow_type)
         return lambda record: StreamRecord(stored(whole(record).value), record.timestamp)
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> UnionOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> UnionOperator:
         return UnionOperator(output)
-
-
-def _without_origin(record: StreamRecord) -> StreamRecord:
-    return StreamRecord(record.value, record.timestamp)

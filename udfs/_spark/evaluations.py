@@ -70,7 +70,7 @@ class ChainTask:
 class Evaluation:
     """One stage that gives the results that are read of a chain, not bound to a DataFrame yet.
 
-    A single result is its DataFrame. Several results are a `TaggedUnion`, from which `result_frame` takes each.
+    A single result is its DataFrame. Several results are a `tagged_union`, from which `result_frame` takes each.
 
     Args:
         schema: the schema of the task's batches, for Spark.
@@ -85,15 +85,30 @@ class Evaluation:
 
     def over(self, df: DataFrame) -> DataFrame:
         """The stage over a DataFrame of the chain's source."""
-        # PySpark finds columns by name, which fails for some names. So we rename these columns to their positions.
-        plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
-        frame = plain.mapInArrow(self.task, self.schema)
+        frame = findable(df).mapInArrow(self.task, self.schema)
         return frame if self.schema.names == self.names else frame.toDF(*self.names)
+
+
+def findable(df: DataFrame) -> DataFrame:
+    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
+    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
+
+
+def findable_schema(schema: spark.StructType) -> spark.StructType:
+    """The same for a schema."""
+    return _numbered(schema) if are_ambiguous(schema.names) else schema
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
+
+
+def arrow_struct(schema: spark.StructType) -> pa.DataType:
+    """The Arrow type of rows of this schema; null for a column that Arrow does not know."""
+    arrow_types = [arrow_type_or_none(field) for field in schema.fields]
+    stored = [pa.null() if one is None else stored_type(one) for one in arrow_types]
+    return pa.struct(list(zip(schema.names, stored, strict=True)))
 
 
 STREAMING = (
@@ -176,11 +191,7 @@ class StreamSource:
     def of(
         cls, df: DataFrame | None, object_reuse: bool, latency_interval: Seconds | None, redact: Any
     ) -> StreamSource:
-        """The arguments of an `AsyncStream`, checked.
-
-        Raises:
-            OptionError: a value that cannot work.
-        """
+        """The arguments of an `AsyncStream`; raises OptionError for a value that cannot work."""
         interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
         reuse = flag(object_reuse, "object_reuse")
         return cls(df, reuse, interval, redaction(redact, "redact"), PersistedResults())
@@ -209,11 +220,7 @@ class StreamSource:
         return self.persisted.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
-        """A result as a DataFrame, evaluated together with the stream and all its side outputs, unless `alone`.
-
-        Raises:
-            FunctionError: side outputs of a streaming DataFrame.
-        """
+        """A result as a DataFrame, evaluated together with the stream and all its side outputs, unless `alone`."""
         node, df = result.node, self._df()
         if df.isStreaming and (result.tag is not None or DEAD_LETTERS in self.output_tags(node)):
             raise FunctionError(STREAMING)
@@ -226,11 +233,7 @@ class StreamSource:
         return result_frame(evaluated, numbers[result], result)
 
     def plan(self, results: Sequence[ResultPlan]) -> Evaluation:
-        """The evaluation that gives these results.
-
-        Raises:
-            FunctionError: there are several results, and a column of one has a type that Arrow does not know.
-        """
+        """The evaluation that gives these results; if there are several, Arrow has to know the types of all columns."""
         nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
         is_source_read = any(result.node is nodes[0] for result in results)
         plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
@@ -238,7 +241,7 @@ class StreamSource:
         numbers = {result: number for number, result in enumerate(results)}
         if len(results) == 1:
             schema = results[0].schema
-            return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
+            return Evaluation(task, findable_schema(schema), schema.names, numbers)
         tagged_union = spark.StructType().add("result", "integer")
         for result, number in numbers.items():
             for field in result.schema.fields:
@@ -307,13 +310,11 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None) -> ResultPlan:
         declared, group = rows_type(tag.schema, f"side output {tag.name!r}")
         _check_declared(node, tag, declared)
         schema, written = spark.StructType([*inputs, *declared.fields]), group.arrow_type
-    arrow_types = [arrow_type_or_none(field) for field in schema.fields]
-    fields = zip(schema.names, (pa.null() if one is None else stored_type(one) for one in arrow_types), strict=True)
-    return ResultPlan(node, tag, schema, pa.struct(fields), written)
+    return ResultPlan(node, tag, schema, arrow_struct(schema), written)
 
 
 def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    """One result out of a `TaggedUnion` of several."""
+    """One result out of a `tagged_union` of several."""
     return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 

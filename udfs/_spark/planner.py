@@ -24,12 +24,7 @@ from .._errors.records import ERROR_FIELDS, Redact
 from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
 from .._functions.options import OnError, Options
-from .._functions.process_function import (
-    FlatMapFunction,
-    MapFunction,
-    plain_function,
-    process_function,
-)
+from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
 from .._functions.side_outputs import OutputTag
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
@@ -52,13 +47,7 @@ from .types import arrow_type, parsed, parsed_offline
 
 
 def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[FunctionPlan, spark.DataType]:
-    """The plan that travels to the executors, and the Spark type of a result as Spark gets it.
-
-    Raises:
-        FunctionError: the type is unknown, or the store cannot keep it, or the function cannot be sent to the
-            executors.
-        OptionError: the store could mistake another function's results for those of this one.
-    """
+    """The plan that travels to the executors, and the Spark type of a result as Spark gets it."""
     declared = _known(spec, returns)
     coordinator = coordinator_config(spec, options)
     function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), coordinator=coordinator)
@@ -68,17 +57,13 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
 
 
 def result_type(spec: FunctionSpec, options: Options, returns: Any) -> spark.DataType:
-    """The Spark type of a result as Spark gets it; plans nothing.
-
-    Raises:
-        FunctionError: the type is unknown.
-    """
+    """The Spark type of a result as Spark gets it; plans nothing."""
     declared = _known(spec, returns)
     return _captured(declared) if options.on_error is OnError.CAPTURE else declared
 
 
 def _known(spec: FunctionSpec, returns: Any) -> spark.DataType:
-    declared = _declared(spec, returns, parsed)
+    declared = _declared(spec, returns)
     if declared is None:
         raise _not_inferred(spec)
     return declared
@@ -93,7 +78,9 @@ def _not_inferred(spec: FunctionSpec) -> FunctionError:
     )
 
 
-def _declared(spec: FunctionSpec, returns: Any, read: Callable[[str], spark.DataType]) -> spark.DataType | None:
+def _declared(
+    spec: FunctionSpec, returns: Any, read: Callable[[str], spark.DataType] = parsed
+) -> spark.DataType | None:
     declared = returns if returns is not None else spec.returns
     if declared is not None:
         declared = declared if isinstance(declared, spark.DataType) else read(declared)
@@ -103,20 +90,15 @@ def _declared(spec: FunctionSpec, returns: Any, read: Callable[[str], spark.Data
 
 def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
     """The keys of a function's results in a store."""
-    declared = _declared(spec, returns, parsed)
-    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name)).result_keys()
+    return _plan_without_coordinator(spec, options, _declared(spec, returns)).result_keys()
 
 
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function`, for the test kit: without a session, and a function need not tell its type.
-
-    Raises:
-        FunctionError, OptionError: what it tells is refused by `plan_function` too.
-    """
+    """As `plan_function`, for the test kit: without a session, and a function need not tell its type."""
     declared = _declared(spec, returns, _read_offline)
     if declared is None and spec.unread is not None:
         raise _not_inferred(spec)
-    function_plan = FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
+    function_plan = _plan_without_coordinator(spec, options, declared)
     function_plan.check_stored()
     return function_plan
 
@@ -126,6 +108,10 @@ def _read_offline(ddl: str) -> spark.DataType:
         return parsed_offline(ddl)
     except UnknownTypeError:
         return parsed(ddl)  # by Spark, if there is a session
+
+
+def _plan_without_coordinator(spec: FunctionSpec, options: Options, declared: spark.DataType | None) -> FunctionPlan:
+    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
 
 
 def _captured(value: spark.DataType) -> spark.DataType:
@@ -140,11 +126,7 @@ def _captured(value: spark.DataType) -> spark.DataType:
 
 
 def source_node(df: DataFrame) -> StreamNode:
-    """The rows of a DataFrame.
-
-    Raises:
-        FunctionError: it has no columns, or one that cannot be read.
-    """
+    """The rows of a DataFrame."""
     check_source(df.schema, "the DataFrame")
     return rows_node(df.schema)
 
@@ -171,10 +153,6 @@ def wait_node(
 
     Args:
         columns: their names, or plain references to them, as to those of `df` if that is what the stream reads.
-
-    Raises:
-        FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
-        OptionError: no strategy, or no name.
     """
     if strategy is not None and not isinstance(strategy, WatermarkStrategy):
         raise OptionError(f"watermark must be a WatermarkStrategy, not {safe_repr(strategy)}")
