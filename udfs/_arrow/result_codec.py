@@ -148,11 +148,7 @@ _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Any, str]] = (
 
 
 def _annotation(arrow_type: pa.DataType, name: str) -> Any:
-    """The Python type that msgspec reads values of an Arrow type as.
-
-    Raises:
-        FunctionError: there is no such type.
-    """
+    """The Python type that msgspec reads values of an Arrow type as."""
     if isinstance(arrow_type, ObjectType):
         return _annotation(arrow_type.storage_type, name)
     if pa.types.is_integer(arrow_type):

@@ -107,11 +107,10 @@ class FunctionPlan:
         return VectorCodec(self.spec.name, self.spec.vectors, names, arrow_types, self.declared)
 
     def check_stored(self) -> None:
-        """Check that the results can be stored, if there is a store.
+        """Check that results of the declared type can be stored, and not be taken for another function's.
 
         Raises:
-            OptionError: they could be taken for another function's, or msgspec is not installed.
-            FunctionError: results of the declared type cannot be stored.
+            OptionError, FunctionError: they cannot, or msgspec is not installed.
         """
         if self.options.store is not None:
             if self.options.version is None:
@@ -119,11 +118,7 @@ class FunctionPlan:
             self.result_codec()
 
     def result_codec(self) -> StoredResultCodec:
-        """Makes results to bytes for a store, and back.
-
-        Raises:
-            FunctionError: results of the declared type cannot be stored.
-        """
+        """Makes results to bytes for a store, and back."""
         spec, store = self.spec, self.options.store
         ages: dict[str, Any] = {} if store is None else {"ttl": store.ttl, "error_ttl": store.error_ttl}
         return StoredResultCodec(

@@ -84,11 +84,7 @@ class ChainPlan:
 
     @property
     def loop(self) -> EventLoop:
-        """The event loop that the operators ask for.
-
-        Raises:
-            FunctionError: one asks for uvloop and another for asyncio.
-        """
+        """The event loop that the operators ask for; FunctionError if one asks for uvloop and another for asyncio."""
         asked = {node.factory.loop for node in self.nodes if node.factory is not None} - {EventLoop.AUTO}
         if len(asked) > 1:
             raise FunctionError("the operators of a chain share one event loop; give all of them the same loop=")

@@ -72,11 +72,7 @@ def without_coordinator() -> Iterator[None]:
 
 
 def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfig | None:
-    """The coordinator of a function's tasks; None if the function has no limit of the whole job.
-
-    Raises:
-        OptionError: it has such a limit, and there can be no coordinator; the message names the ways out.
-    """
+    """The coordinator of a function's tasks; None if the function has no limit of the whole job."""
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
     config = CoordinatorConfig(

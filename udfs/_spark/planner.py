@@ -29,20 +29,9 @@ from .._functions.side_outputs import OutputTag
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
+from . import schemas
 from .coordinators import coordinator_config
 from .pickling import check_function_picklable, check_picklable
-from .schemas import (
-    arguments,
-    arrow_type_or_none,
-    as_nullable,
-    check_names,
-    check_source,
-    column_names,
-    joined_schema,
-    result_fields,
-    rows_type,
-    watermark_position,
-)
 from .types import arrow_type, parsed, parsed_offline
 
 
@@ -84,7 +73,7 @@ def _declared(
     declared = returns if returns is not None else spec.returns
     if declared is not None:
         declared = declared if isinstance(declared, spark.DataType) else read(declared)
-        check_names(declared, spec.name)
+        schemas.check_names(declared, spec.name)
     return declared
 
 
@@ -127,14 +116,14 @@ def _captured(value: spark.DataType) -> spark.DataType:
 
 def source_node(df: DataFrame) -> StreamNode:
     """The rows of a DataFrame."""
-    check_source(df.schema, "the DataFrame")
+    schemas.check_source(df.schema, "the DataFrame")
     return rows_node(df.schema)
 
 
 def rows_node(schema: spark.StructType) -> StreamNode:
     """The source of a chain: rows with these columns."""
-    fields = schema.fields
-    layout = RowLayout(tuple(field.name for field in fields), tuple(arrow_type_or_none(field) for field in fields))
+    arrow_types = tuple(map(schemas.arrow_type_or_none, schema.fields))
+    layout = RowLayout(tuple(schema.names), arrow_types)
     return StreamNode(None, (), layout, schema)
 
 
@@ -164,12 +153,12 @@ def wait_node(
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
-    spec, positions = arguments(spec, fields, column_names(columns, parent.schema, df))
+    spec, positions = schemas.arguments(spec, fields, schemas.column_names(columns, parent.schema, df))
     function_plan, data_type = plan_function(spec, options, returns)
     if options.writes_dead_letters:
-        joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
-    added = result_fields(function_plan, data_type, result_column)
-    schema = joined_schema(fields, added, spec.name, may_name=result_column is None)
+        schemas.joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
+    added = schemas.result_fields(function_plan, data_type, result_column)
+    schema = schemas.joined_schema(fields, added, spec.name, may_name=result_column is None)
     names = tuple(fields[i].name for i in positions)
     group = ColumnGroup.of(
         spec.name,
@@ -186,17 +175,19 @@ def wait_node(
 
 
 def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name: str) -> StreamNode:
-    position = watermark_position(strategy, parent.schema.fields)
+    position = schemas.watermark_position(strategy, parent.schema.fields)
     ntz = position is not None and isinstance(parent.schema.fields[position].dataType, spark.TimestampNTZType)
     data_type = spark.TimestampNTZType() if ntz else spark.TimestampType()
-    schema = joined_schema(parent.schema.fields, [spark.StructField(name, data_type, True)], "with_watermark_column")
+    schema = schemas.joined_schema(
+        parent.schema.fields, [spark.StructField(name, data_type, True)], "with_watermark_column"
+    )
     group = WatermarkColumnGroup.of("with_watermark_column", arrow_type(data_type, name), name)
     return StreamNode(WatermarkColumnFactory(), (parent,), parent.layout.with_columns(group), schema)
 
 
 def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
     """The same rows with event times and watermarks."""
-    position = watermark_position(strategy, parent.schema.fields)
+    position = schemas.watermark_position(strategy, parent.schema.fields)
     if strategy.source is WatermarkSource.NOTHING and not parent.layout.is_source:
         raise FunctionError(
             "WatermarkStrategy.per_batch() follows the batches of the DataFrame; assign it before the first operator"
@@ -228,7 +219,7 @@ def process_node(
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
     check_function_picklable(name, function)
     parent.layout.whole()
-    schema, group = rows_type(parent.schema if returns is None else returns, name)
+    schema, group = schemas.rows_type(parent.schema if returns is None else returns, name)
     factory = ProcessFactory(name, process, group, tags, redact)
     return StreamNode(factory, (parent,), RowLayout.of_new_rows(group), schema)
 
@@ -236,15 +227,15 @@ def process_node(
 def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     """The rows of several streams of the same columns."""
     # Columns must agree in name, type and order. To reorder them silently would be one more rule; `map` does it.
-    wanted = [(field.name, as_nullable(field.dataType)) for field in parents[0].schema.fields]
+    wanted = [(field.name, schemas.as_nullable(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
-        if (found := [(field.name, as_nullable(field.dataType)) for field in parent.schema.fields]) != wanted:
+        if (found := [(field.name, schemas.as_nullable(field.dataType)) for field in parent.schema.fields]) != wanted:
             one, other = (
                 ", ".join(f"{name} {data_type.simpleString()}" for name, data_type in c) for c in (wanted, found)
             )
             raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
     schema = spark.StructType([spark.StructField(name, data_type, True) for name, data_type in wanted])
-    group = rows_type(schema, "union")[1]
+    group = schemas.rows_type(schema, "union")[1]
     for parent in parents:
         parent.layout.whole()
     return StreamNode(UnionFactory(group), tuple(parents), RowLayout.of_new_rows(group), schema)

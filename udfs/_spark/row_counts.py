@@ -36,9 +36,6 @@ def count_rows(
     Args:
         skips_nulls: rows with a NULL among the arguments make no call.
         approximate: count distinct arguments with an error of about 5%, and without a shuffle of all of them.
-
-    Raises:
-        FunctionError: unknown columns, or a function that cannot take these.
     """
     fields = df.schema.fields
     check_source(df.schema, "the DataFrame")

@@ -49,11 +49,7 @@ class SinkDeclaration:
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec(ENTRY_POINT))
 
     def as_class(self) -> type[DataSource]:
-        """The class for `spark.dataSource.register`.
-
-        Raises:
-            FunctionError: this Spark has no data sources in Python.
-        """
+        """The class for `spark.dataSource.register`; FunctionError if this Spark has no data sources in Python."""
         check_data_sources()
         return type("SinkSource", (_SinkSource,), {"declared": self, "__module__": __name__})
 
@@ -106,66 +102,53 @@ class _Ended(WriterCommitMessage):
     letters: list[bytes] = dataclasses.field(default_factory=list)
 
 
-def _write(task: SinkTask, batches: Iterator[pa.RecordBatch], micro_batch: str) -> _Ended:
-    ended = _Ended(micro_batch)
-    for figures, letters in task.ends(batches):
-        if figures is not None:
-            ended.figures.append(figures)
-        if letters is not None:
-            ended.letters.append(letters)
-    return ended
+class _Ends:
+    """What is the same for a DataFrame and for a micro-batch."""
 
-
-class _Writer(DataSourceArrowWriter):
     def __init__(self, task: SinkTask, folder: DeadLetterFolder | None) -> None:
         self._task, self._folder = task, folder
 
+    def _write(self, batches: Iterator[pa.RecordBatch], micro_batch: str) -> _Ended:
+        ended = _Ended(micro_batch)
+        for figures, letters in self._task.ends(batches):
+            if figures is not None:
+                ended.figures.append(figures)
+            if letters is not None:
+                ended.letters.append(letters)
+        return ended
+
+    def _commit(self, messages: Sequence[Any], name: str) -> None:
+        """All tasks have succeeded: keep the rows that failed. Spark may say so again for the same micro-batch."""
+        ended = [message for message in messages if message is not None]
+        figures = SinkFigures.of_tasks(text for message in ended for text in message.figures)
+        letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
+        if self._folder is not None and letters:
+            self._folder.write(f"{name}.parquet", letters, self._task.letters.names)
+        logger.info("%s: %s", self._task.plan.functions[0].spec.name, figures.rows)
+
+    def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
+        logger.warning(
+            "%s: the write has failed; rows that were written stay written, and are sent again if it is run again, "
+            "unless a store= has them as acknowledged",
+            self._task.plan.functions[0].spec.name,
+        )
+
+
+class _Writer(_Ends, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._task, iterator, "")
+        return self._write(iterator, "")
 
     def commit(self, messages: Sequence[Any]) -> None:
-        _commit(self._task, self._folder, messages, uuid.uuid4().hex)
-
-    def abort(self, messages: Sequence[Any]) -> None:
-        _abort(self._task)
+        self._commit(messages, uuid.uuid4().hex)
 
 
-class _StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, task: SinkTask, folder: DeadLetterFolder | None) -> None:
-        self._task, self._folder = task, folder
-
+class _StreamWriter(_Ends, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._task, iterator, micro_batch_of_task())
+        return self._write(iterator, micro_batch_of_task())
 
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
         named = next((message.micro_batch for message in messages if message is not None), f"{batchId}")
-        _commit(self._task, self._folder, messages, named.replace(" ", "-"))
-
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        _abort(self._task)
-
-
-def _commit(task: SinkTask, folder: DeadLetterFolder | None, messages: Sequence[Any], name: str) -> None:
-    """All tasks have succeeded: keep the rows that failed. Spark may say so again for the same micro-batch."""
-    ended = [message for message in messages if message is not None]
-    figures = SinkFigures.of_tasks(text for message in ended for text in message.figures)
-    letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
-    if folder is not None and letters:
-        folder.write(f"{name}.parquet", letters, task.letters.names)
-    logger.info("%s: %s", _function(task), figures.rows)
-
-
-def _abort(task: SinkTask) -> None:
-    logger.warning(
-        "%s: the write has failed; rows that were written stay written, and are sent again if it is run again, unless "
-        "a store= has them as acknowledged",
-        _function(task),
-    )
-
-
-def _function(task: SinkTask) -> str:
-    (plan,) = task.plan.functions
-    return plan.spec.name
+        self._commit(messages, named.replace(" ", "-"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,11 +165,7 @@ class DeadLetterFolder:
 
     @classmethod
     def at(cls, where: str) -> DeadLetterFolder:
-        """The folder at a path or URI; it is made if it is not there.
-
-        Raises:
-            OptionError: there can be none.
-        """
+        """The folder at a path or URI, which is made if it is not there; OptionError if there can be none."""
         try:
             filesystem, path = pfs.FileSystem.from_uri(where)
             filesystem.create_dir(path, recursive=True)
@@ -203,11 +182,7 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    """The micro-batch that the current task works for.
-
-    Raises:
-        AsyncUDFError: Spark does not say it.
-    """
+    """The micro-batch that the current task works for."""
     task = TaskContext.get()
     names = ("sql.streaming.queryId", "streaming.sql.batchId")
     query, batch = (None if task is None else task.getLocalProperty(name) for name in names)

@@ -148,27 +148,19 @@ def start_function(
             bytes as well.
         report_spec, waited: as in `start_bridge`.
     """
+    weigh = plan.weigh
+    size_of = None if weigh is None else lambda values, origins: sum(map(weigh, values))
 
     def outputs_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> ResultOutputs:
-        writer = RecordWriterOutput(
-            lambda *results: emit(write(*results)),
-            rows,
-            OUTPUT_LINGER,
-            loop,
-            weigh=_weigher(plan),
-            max_bytes=OUTPUT_BYTES,
+        def emit_results(values: Sequence[Any], origins: Sequence[Any]) -> None:
+            emit(write(values, origins))
+
+        return SingleOutput(
+            RecordWriterOutput(emit_results, rows, OUTPUT_LINGER, loop, weigh=size_of, max_bytes=OUTPUT_BYTES)
         )
-        return SingleOutput(writer)
 
     chain = ChainPlan.of_function(plan, names, arrow_types)
     return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited)
-
-
-def _weigher(plan: FunctionPlan) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
-    weigh = plan.weigh
-    if weigh is None:
-        return None
-    return lambda values, origins: sum(map(weigh, values))
 
 
 def flusher() -> Callable[[], None]:

@@ -19,14 +19,7 @@ from ..._errors.records import error_text
 from ..._observe.run_metrics import TaskAttempt
 from ..coordinators import driver_host
 from .live import Address, LiveServer
-from .task_report import (
-    METRICS_LOGGER,
-    REGISTRY,
-    SESSION_CONF,
-    THREAD_PROPERTY,
-    WORKER_LOGS,
-    MonitorRequest,
-)
+from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before
@@ -66,11 +59,7 @@ class JobWatch:
         self._ended_stages: dict[int, int] = {}  # by stage its tasks; a stream has a stage for each micro-batch
 
     def open(self) -> None:
-        """Have jobs report from now on.
-
-        Raises:
-            OptionError: the session does not answer; it has been stopped.
-        """
+        """Have jobs report from now on; OptionError if the session does not answer, as one that has been stopped."""
         self._open.append(self)
         REGISTRY.open(self.run, self.take)
         try:
