@@ -69,7 +69,6 @@ class StoredResultCodec:
         return None if fitting is None else (value, fitting)
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """A failed row as bytes."""
         return self._codec.encode_failure(key, failure)
 
     def decode_many(
@@ -148,7 +147,6 @@ _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Any, str]] = (
 
 
 def _annotation(arrow_type: pa.DataType, name: str) -> Any:
-    """The Python type that msgspec reads values of an Arrow type as."""
     if isinstance(arrow_type, ObjectType):
         return _annotation(arrow_type.storage_type, name)
     if pa.types.is_integer(arrow_type):

@@ -48,7 +48,6 @@ class VectorCodec:
         self._declared = declared
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """The vectors of the rows."""
         columns = list(zip(*rows, strict=True))
         arrow_types: Sequence[Any] = self._arrow_types or [None] * len(columns)
         if self._vectors == (Vector.FRAME,) and len(columns) > 1:

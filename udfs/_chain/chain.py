@@ -105,14 +105,12 @@ class Sampler:
         self._excused = self._seconds_excused()
 
     def start(self) -> None:
-        """Sample from now on."""
         now = self._clock()
         interval = min(max(INTERVAL, (now - self._began) / 1000), self._longest)
         self._due = now + interval
         self._timer = self._call_at(self._loop.time() + interval, self._tick)
 
     def stop(self) -> None:
-        """Sample for the last time."""
         if self._timer is not None:
             self._timer.cancel()
         self._sample()
@@ -188,7 +186,6 @@ class Chain:
             self._markers = _LatencyMarkers(environment, plan.latency_interval, made.upstream())
 
     def feed(self, elements: Iterable[InputElement]) -> None:
-        """Pass a batch to the head."""
         if isinstance(elements, InputBatch):
             self._batches.add(elements)
         if self._markers is not None and not self._markers.have_begun:
@@ -291,7 +288,7 @@ class _Operators:
             output = outputs[0]
         else:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
-        if node.factory is not None and node.factory.mixes_sides:
+        if isinstance(node.factory, WaitFactory) and node.output_tags:  # their rows come among its results
             output = SplittingOutput(output)
         report = partial(_report_latency, self._environment.loop, self._names[node], self._results.latencies(node))
         return ReportingOutput(output, report)
@@ -362,7 +359,6 @@ class _LatencyMarkers:
         return chain(islice(rest, 1), [first], rest)
 
     def stop(self) -> None:
-        """Make no more of them."""
         if self._timer is not None:
             self._timer.cancel()
 

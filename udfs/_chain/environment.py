@@ -89,7 +89,6 @@ class TaskEnvironment:
         return None
 
     def counters(self) -> TaskCounters:
-        """New counters, for one operator."""
         return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
 
     def stored(self, plan: FunctionPlan) -> StoredResults:

@@ -118,7 +118,6 @@ class FunctionPlan:
             self.result_codec()
 
     def result_codec(self) -> StoredResultCodec:
-        """Makes results to bytes for a store, and back."""
         spec, store = self.spec, self.options.store
         ages: dict[str, Any] = {} if store is None else {"ttl": store.ttl, "error_ttl": store.error_ttl}
         return StoredResultCodec(

@@ -75,7 +75,7 @@ class ChainPlan:
     @property
     def threads(self) -> int:
         """How many calls may need a thread at the same time."""
-        return max(1, sum(node.factory.threads for node in self.nodes if node.factory is not None))
+        return max(1, sum(plan.options.slots for plan in self.functions))
 
     @property
     def functions(self) -> list[FunctionPlan]:
@@ -85,7 +85,7 @@ class ChainPlan:
     @property
     def loop(self) -> EventLoop:
         """The event loop that the operators ask for; FunctionError if one asks for uvloop and another for asyncio."""
-        asked = {node.factory.loop for node in self.nodes if node.factory is not None} - {EventLoop.AUTO}
+        asked = {plan.options.loop for plan in self.functions} - {EventLoop.AUTO}
         if len(asked) > 1:
             raise FunctionError("the operators of a chain share one event loop; give all of them the same loop=")
         return asked.pop() if asked else EventLoop.AUTO
@@ -151,24 +151,9 @@ class OperatorFactory(ABC):
 
     # An operator has futures, timers and clients, none of which can be pickled. So the plan has a factory: plain data
     # with the user's function and the positions of columns. The rest of the plan asks it what the operator will see,
-    # write and edit, and how many threads it may need.
+    # write and edit.
 
     name: str
-
-    @property
-    def threads(self) -> int:
-        """How many threads its calls may need at the same time."""
-        return 0
-
-    @property
-    def loop(self) -> EventLoop:
-        """The event loop that it asks for."""
-        return EventLoop.AUTO
-
-    @property
-    def mixes_sides(self) -> bool:
-        """Whether side records come among its results."""
-        return False
 
     @property
     def instance(self) -> Any:
@@ -209,17 +194,9 @@ class WaitFactory(OperatorFactory):
     def name(self) -> str:  # type: ignore[override]
         return self.function_plan.spec.name
 
-    @property
-    def threads(self) -> int:
-        return self.function_plan.options.slots
-
     def project(self, before: RowLayout) -> Projection:
         projected = before.mapping if self.function_plan.spec.takes_mapping else before.arguments
         return projected(self.positions)
-
-    @property
-    def loop(self) -> EventLoop:
-        return self.function_plan.options.loop
 
     @property
     def instance(self) -> Any:
@@ -228,10 +205,6 @@ class WaitFactory(OperatorFactory):
     def with_own_instance(self) -> WaitFactory:
         spec = dataclasses.replace(self.function_plan.spec, function=copy.deepcopy(self.instance))
         return dataclasses.replace(self, function_plan=dataclasses.replace(self.function_plan, spec=spec))
-
-    @property
-    def mixes_sides(self) -> bool:
-        return bool(self.output_tags)
 
     @property
     def output_tags(self) -> tuple[OutputTag, ...]:

@@ -105,7 +105,6 @@ def from_ddl(ddl: str) -> spark.DataType:
 
 
 def condition_of(error: PySparkException) -> str | None:
-    """Spark's name of an error."""
     return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
 
 
@@ -189,7 +188,6 @@ def inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
 
 
 def column_udf(function: Batches, data_type: spark.DataType) -> Any:
-    """The UDF that makes a column of columns."""
     given: Any = column_function(function, data_type)
     if arrow_udf is not None:
         return arrow_udf(given, column_type(data_type))  # type: ignore[call-overload]

@@ -116,7 +116,6 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
-    """A function's results as a column of Spark."""
     function_plan, data_type = plan_function(spec, options, returns)
     for given in columns:
         if not isinstance(given, (str, Column)):

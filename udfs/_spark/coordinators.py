@@ -160,16 +160,14 @@ def _context_of(session: SparkSession) -> Any:
     if hasattr(session, "_jsparkSession"):
         return session.sparkContext
     context = active_context()
-    if context is None or setting(session, "spark.app.id") != context.applicationId:
-        return None
-    return context
+    is_here = context is not None and setting(session, "spark.app.id") == context.applicationId
+    return context if is_here else None
 
 
 def _given(given: str, context: Any) -> SecretUrl:
     url = checked_url(given, "coordinator")
-    if context is None or is_local(context) or _is_of_one_host(driver_host(context)):
-        return SecretUrl(url)
-    if _is_of_one_host(urlsplit(url).hostname):
+    is_alone = context is None or is_local(context) or _is_of_one_host(driver_host(context))
+    if not is_alone and _is_of_one_host(urlsplit(url).hostname):
         raise OptionError(
             f"coordinator={without_secrets(url)!r} leads each machine to a server of its own, which keeps no limit of "
             "the whole job; name a host that all executors reach"

@@ -84,7 +84,6 @@ class Evaluation:
     numbers: Mapping[ResultPlan, int]
 
     def over(self, df: DataFrame) -> DataFrame:
-        """The stage over a DataFrame of the chain's source."""
         frame = findable(df).mapInArrow(self.task, self.schema)
         return frame if self.schema.names == self.names else frame.toDF(*self.names)
 
@@ -95,7 +94,6 @@ def findable(df: DataFrame) -> DataFrame:
 
 
 def findable_schema(schema: spark.StructType) -> spark.StructType:
-    """The same for a schema."""
     return _numbered(schema) if are_ambiguous(schema.names) else schema
 
 
@@ -139,7 +137,6 @@ class PersistedResults:
         return frame
 
     def close(self) -> None:
-        """Release everything."""
         self.evaluated.clear()
         while self._frames:
             self._frames.pop().unpersist()
@@ -250,7 +247,6 @@ class StreamSource:
         return Evaluation(task, tagged_union, tagged_union.names, numbers)
 
     def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
-        """That evaluation over `df`."""
         if df.isStreaming and (keep or results[0].tag is not None):
             raise FunctionError(STREAMING)
         evaluation = self.plan(results)
@@ -314,7 +310,6 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None) -> ResultPlan:
 
 
 def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    """One result out of a `tagged_union` of several."""
     return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 

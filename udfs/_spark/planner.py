@@ -78,7 +78,6 @@ def _declared(
 
 
 def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
-    """The keys of a function's results in a store."""
     return _plan_without_coordinator(spec, options, _declared(spec, returns)).result_keys()
 
 
@@ -115,7 +114,6 @@ def _captured(value: spark.DataType) -> spark.DataType:
 
 
 def source_node(df: DataFrame) -> StreamNode:
-    """The rows of a DataFrame."""
     schemas.check_source(df.schema, "the DataFrame")
     return rows_node(df.schema)
 

@@ -95,8 +95,6 @@ class _SinkSource(DataSource):
 
 @dataclasses.dataclass
 class _Ended(WriterCommitMessage):
-    """What a task has done."""
-
     micro_batch: str = ""
     figures: list[str] = dataclasses.field(default_factory=list)
     letters: list[bytes] = dataclasses.field(default_factory=list)
@@ -182,7 +180,6 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    """The micro-batch that the current task works for."""
     task = TaskContext.get()
     names = ("sql.streaming.queryId", "streaming.sql.batchId")
     query, batch = (None if task is None else task.getLocalProperty(name) for name in names)

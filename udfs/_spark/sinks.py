@@ -75,7 +75,6 @@ class SinkFigures:
 
     @property
     def rows(self) -> SinkRows:
-        """What became of the rows."""
         return SinkRows.of(vars(self.metrics))
 
     def to_json(self) -> str:
@@ -83,7 +82,6 @@ class SinkFigures:
 
     @classmethod
     def of_tasks(cls, texts: Iterable[str]) -> SinkFigures:
-        """The figures of all tasks, from the text of each."""
         total = cls()
         for text in texts:
             metrics, reasons, examples = json.loads(text)
@@ -144,9 +142,8 @@ def _failures(letters: pa.RecordBatch) -> Iterator[tuple[str, str]]:
 
 
 def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
-    compression = "zstd" if pa.Codec.is_available("zstd") else None
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
     with pa.ipc.new_stream(sink, batches[0].schema, options=options) as stream:
         for batch in batches:
             stream.write_batch(batch)
@@ -154,7 +151,6 @@ def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def letters_in(letters: bytes) -> list[pa.RecordBatch]:
-    """The batches of packed dead letters."""
     with pa.ipc.open_stream(letters) as stream:
         return [*stream]
 

@@ -124,7 +124,6 @@ class TableTask:
         return Handler
 
     def run(self, analyzed: Analyzed) -> TableRun:
-        """Execute it over one partition of the table."""
         return TableRun(self, analyzed)
 
 
@@ -137,8 +136,6 @@ def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
 
 
 class TableRun:
-    """A table function over one partition of a table."""
-
     # Spark calls `eval` for each row and `terminate` at the end, and takes what they yield: results can leave only
     # while one of them runs. So rows are fed many together, and results leave when the next rows come.
     #

@@ -117,8 +117,6 @@ def parsed_offline(ddl: str, timestamp: str = "timestamp_ltz") -> spark.DataType
 
 
 class _Tokens(Iterator[str]):
-    """The tokens of a DDL text, in order."""
-
     def __init__(self, text: str, timestamp: str) -> None:
         if _TOKEN.sub("", text).strip():
             raise ValueError(text)

@@ -70,7 +70,8 @@ def async_sink(
         )
     report = _written(udf, df, columns)
     if udf.options.max_failures is DEFAULT_MAX_FAILURES and _too_many(report):
-        raise SinkError(_ended(report), report)
+        ways_out = "The rows are error.report.dead_letters. With max_failures=None there is a report and no error"
+        raise SinkError(f"{report._failures()}\n{ways_out}", report)
     return report
 
 
@@ -186,7 +187,6 @@ def _with_policies(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sink_of(function: Any, options: Mapping[str, Any], on_error: OnError) -> AsyncUDF[..., Any]:
-    """The function with the options of a sink."""
     if "output_mode" in options:
         raise OptionError("a sink has no output_mode: it gives no rows, and calls end in any order")
     if "returnType" in options:
@@ -251,10 +251,3 @@ def _too_many(report: SinkReport) -> bool:
     failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)  # on_spent has asked for these
     sent = report.rows - report.skipped
     return failed > 0 and (failed == sent or (sent >= FIRST_ROWS and failed > DEFAULT_MAX_FAILURES.share * sent))
-
-
-def _ended(report: SinkReport) -> str:
-    return (
-        f"{report._failures()}\nThe rows are error.report.dead_letters. With max_failures=None there is a report and "
-        "no error"
-    )

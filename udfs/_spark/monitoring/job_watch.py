@@ -99,7 +99,6 @@ class JobWatch:
             self._server.close()
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Keep a message until it is asked for."""
         self._messages.put(message)
         self._arrived()
 

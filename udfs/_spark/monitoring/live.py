@@ -107,7 +107,6 @@ class LiveReporter:
             self.drop()
 
     def drop(self) -> None:
-        """End the connection."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None

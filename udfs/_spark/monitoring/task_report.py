@@ -162,7 +162,6 @@ class TaskReport:
                 self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
 
     def watch(self, chain: Chain) -> None:
-        """Report on this chain."""
         self._chain = chain
         self.sampled()
 
