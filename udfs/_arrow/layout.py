@@ -12,8 +12,8 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
-from .objects import has_objects, stored_type
-from .rows import ResultArrays, fields_of, reader, source_columns
+from .objects import fields_of, has_objects, stored_type
+from .rows import ResultArrays, reader, source_columns
 from .sizes import fixed_size, size_estimate
 
 RECORD_BYTES = 112  # bytes of a record and of its place in the origin of the next one

@@ -66,7 +66,7 @@ def has_objects(arrow_type: Any) -> bool:
     """Whether there is an ObjectType in a type, at any depth; there is none where no type is declared."""
     if arrow_type is None:
         return False
-    return isinstance(arrow_type, ObjectType) or any(has_objects(field.type) for field in inner_fields(arrow_type))
+    return isinstance(arrow_type, ObjectType) or any(has_objects(field.type) for field in fields_of(arrow_type))
 
 
 def seen_type(arrow_type: Any) -> Any:
@@ -82,7 +82,7 @@ def stored_type(arrow_type: Any) -> Any:
     return changed_inside(arrow_type, stored_type) if has_objects(arrow_type) else arrow_type
 
 
-def inner_fields(arrow_type: pa.DataType) -> list[pa.Field]:
+def fields_of(arrow_type: pa.DataType) -> list[pa.Field]:
     """The fields of a struct, that of a list's items, or those of a map's keys and items."""
     if pa.types.is_struct(arrow_type):
         return [arrow_type.field(i) for i in range(arrow_type.num_fields)]
@@ -94,7 +94,7 @@ def inner_fields(arrow_type: pa.DataType) -> list[pa.Field]:
 
 def changed_inside(arrow_type: pa.DataType, change: Callable[[Any], Any], *, nullable: bool = False) -> pa.DataType:
     """A type with other types inside, all of them `nullable` if it says so; one that is not nested as it is."""
-    fields = [field.with_type(change(field.type)) for field in inner_fields(arrow_type)]
+    fields = [field.with_type(change(field.type)) for field in fields_of(arrow_type)]
     if nullable:
         fields = [field.with_nullable(True) for field in fields]
     if pa.types.is_struct(arrow_type):

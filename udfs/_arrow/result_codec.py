@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import FunctionError
 from .._stores.values import ResultCodec, StoredFailure
-from .objects import ObjectType
-from .rows import fields_of
+from .objects import ObjectType, fields_of
 
 Check = Callable[[Any], Any]
 

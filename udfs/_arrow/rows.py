@@ -14,7 +14,7 @@ from .._errors.exceptions import AsyncUDFError, ResultError
 from .._errors.records import ERROR_FIELDS
 from .._errors.safe import type_name
 from .columns import as_key, python_values
-from .objects import ObjectType, changed_inside, has_objects, stored_type
+from .objects import ObjectType, changed_inside, fields_of, has_objects, stored_type
 from .sizes import size_as_objects
 
 # An executor that got this package as a zip was asked by no installer.
@@ -86,10 +86,6 @@ def as_normalized(column: pa.Array) -> pa.Array:
     arrow_type = normalized(column.type)
     # To cast a map with arrays as keys ends the process before pyarrow 17.
     return column if arrow_type == column.type else column.view(arrow_type)
-
-
-def fields_of(struct: pa.DataType) -> list[pa.Field]:
-    return [struct.field(i) for i in range(struct.num_fields)]
 
 
 def rows_of(

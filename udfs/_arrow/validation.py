@@ -17,8 +17,7 @@ import pyarrow as pa
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._functions.annotations import is_model
 from .._functions.options import ExtraFields
-from .objects import ObjectType, stored_type
-from .rows import fields_of
+from .objects import ObjectType, fields_of, stored_type
 
 Fit = Callable[[Any], Any]
 

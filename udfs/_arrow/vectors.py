@@ -14,8 +14,8 @@ from .._errors.exceptions import ResultError
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import TypeMismatchError, check_awaited
 from .._functions.annotations import Vector
-from .objects import has_objects, seen_type, stored_type
-from .rows import fields_of, normalized, read_back
+from .objects import fields_of, has_objects, seen_type, stored_type
+from .rows import normalized, read_back
 from .validation import validator
 
 

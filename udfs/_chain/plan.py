@@ -276,12 +276,8 @@ class ProcessFactory(OperatorFactory):
     name: str
     function: ProcessFunction
     group: ColumnGroup  # the rows that come out
-    tags: tuple[OutputTag, ...] = ()
+    output_tags: tuple[OutputTag, ...] = ()
     redact: Redact | None = None
-
-    @property
-    def output_tags(self) -> tuple[OutputTag, ...]:
-        return self.tags
 
     @property
     def instance(self) -> Any:
@@ -300,7 +296,7 @@ class ProcessFactory(OperatorFactory):
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
-        side_types = {tag: environment.side_types.get(tag) for tag in self.tags}
+        side_types = {tag: environment.side_types.get(tag) for tag in self.output_tags}
         context = ProcessContext(
             output.collect_tagged, output.get_watermark_gauge(), side_types, environment.partition, self.name
         )

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from .._arrow.layout import ColumnGroup, RowLayout
-from .._arrow.rows import as_normalized, error_type, fields_of, normalized
+from .._arrow.objects import fields_of
+from .._arrow.rows import as_normalized, error_type, normalized
 from .._arrow.validation import validator
 from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .._errors.records import LETTER_FIELDS

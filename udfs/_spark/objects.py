@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as spark
 
-from .._arrow.objects import ObjectForm, ObjectType, changed_inside
-from .._arrow.rows import fields_of, normalized
+from .._arrow.objects import ObjectForm, ObjectType, changed_inside, fields_of
+from .._arrow.rows import normalized
 from .._errors.exceptions import AsyncUDFError
 from .._functions.annotations import function_hints, without_none
 from .._functions.signature import FunctionSpec, behind_decorators

@@ -119,8 +119,7 @@ def _needed(shipped: Sequence[str]) -> list[Requirement]:
         lines = importlib.metadata.requires(LIBRARY) or []
     except importlib.metadata.PackageNotFoundError:  # the driver itself runs from a zip
         return []
-    all_needed = map(Requirement, lines)
-    return [one for one in all_needed if one.marker is None and one.name not in shipped]
+    return [one for one in map(Requirement, lines) if one.marker is None and one.name not in shipped]
 
 
 def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:

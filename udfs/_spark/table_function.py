@@ -205,9 +205,9 @@ class TableRun:
                 "has a moment that is not in the years 1 to 9999"
             ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
-        if self._function_plan.spec.takes_mapping:
-            return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, (token, row))
-        return StreamRecord(values, None, (token, row))
+        takes_mapping = self._function_plan.spec.takes_mapping
+        seen = dict(zip(self._analyzed.names, values, strict=True)) if takes_mapping else values
+        return StreamRecord(seen, None, (token, row))
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # Through Arrow: Spark's pickled rows turn a whole number for a decimal into null, and lose a StrEnum.

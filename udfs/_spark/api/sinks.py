@@ -132,8 +132,7 @@ def sink_source(
 
     Args:
         name: of the format.
-        function, options: as in `async_sink`. Without `dead_letters` a row that fails ends the write. With them
-            `max_failures` says when it ends: by default when more than half of at least 100 rows of a task fail.
+        function, options: as in `stream_sink`: without `dead_letters` a row that fails ends the write.
         columns: the names of those that the function reads; unless given, those called like its parameters.
         dead_letters: a folder to which each write, or micro-batch, adds a Parquet file of its failed rows: a path that
             the driver can write to, or a URI that pyarrow knows, such as "s3://bucket/folder".

@@ -122,12 +122,8 @@ class AsyncStream:
 
         Args:
             function, columns, returnType, watermark, with_watermark_column, as_, options: as in
-                `asyncudf.ordered_wait`; also `on_error="dead_letter"`: a row that fails for good leaves the stream for
-                `side_output(DEAD_LETTERS)`.
-
-        Raises:
-            FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
-            OptionError: an option that cannot work.
+                `asyncudf.ordered_wait`, with the same errors; also `on_error="dead_letter"`: a row that fails for good
+                leaves the stream for `side_output(DEAD_LETTERS)`.
         """
         places = _Places(watermark, with_watermark_column, as_)
         return self._wait(OutputMode.ORDERED, function, columns, returnType, options, places)
