@@ -34,8 +34,7 @@ def warm_up() -> None:
 def values_of(column: pa.Array, declared: Any = None) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC.
 
-    Args:
-        declared: the declared type, where the column has objects.
+    `declared` is the declared type, where the column has objects.
     """
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in values_of(chunk, declared)]
@@ -108,14 +107,7 @@ def rows_of(
 
 
 def read_back(function: str, column: pa.Array, declared: Any = None) -> list[Any]:
-    """The values of a column of results.
-
-    Args:
-        declared: as in `values_of`.
-
-    Raises:
-        ResultError: a value has no Python form.
-    """
+    """`values_of` a column of results; ResultError if one has no Python form."""
     return _values(column, f"what {function} returned ({column.type})", ResultError, declared)
 
 
@@ -201,12 +193,7 @@ def _take(batch: pa.RecordBatch, numbers: list[int]) -> list[pa.Array]:
 
 
 class ResultArrays:
-    """Builds Arrow arrays of results.
-
-    Args:
-        function: its name, for the message of a result that Arrow refuses.
-        arrow_type: the result's type.
-    """
+    """Builds Arrow arrays of a function's results, whose name is in the message of a result that Arrow refuses."""
 
     def __init__(self, function: str, arrow_type: pa.DataType) -> None:
         self._function = function

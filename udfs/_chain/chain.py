@@ -228,17 +228,13 @@ class Chain:
 
 
 class _Operators:
-    """Makes the operators of a chain, from the tail to the head, each with its output to those made before it.
-
-    Attributes:
-        head: the operator that is fed.
-        by_node: the operator of each node made so far; all readers of a node are made before it.
-    """
+    """Makes the operators of a chain, from the tail to the head, each with its output to those made before it."""
 
     # From the tail to the head, because an operator gets its output when it is made, and the output knows the operators
     # behind it. Only requests for more rows go the other way: `_resume` finds the operators before a node when it is
     # called, and by then they are made. So no operator is ever half made, and none learns of its neighbours later.
     #
+    # by_node: the operator of each node made so far; all readers of a node are made before it
     # _buffered: those of them that can hold back rows, and the source: between these `_resume` goes
     # _instances: by identity, since two equal objects of the user's are still two
 
@@ -325,13 +321,9 @@ def _names(plan: ChainPlan) -> dict[StreamNode, str]:
 
 
 class _LatencyMarkers:
-    """Puts a latency marker into the chain at each interval.
+    """Puts a latency marker into the chain at each interval, which is in seconds."""
 
-    Args:
-        interval: seconds.
-        upstream: each operator that can hold back rows, with those that push rows to it.
-    """
-
+    # _upstream: each operator that can hold back rows, with those that push rows to it
     # _due: when the last marker was due; _timer: for the next one
 
     def __init__(

@@ -26,17 +26,12 @@ from .._stores.keys import ResultKeys
 
 @dataclasses.dataclass(frozen=True)
 class FunctionPlan:
-    """A function that is to be called, as it travels to the executors.
-
-    Args:
-        declared: the Arrow type of one result; None if it is not declared.
-        coordinator: where tasks agree on limits of the whole job; None where there are no such limits.
-    """
+    """A function that is to be called, as it travels to the executors."""
 
     spec: FunctionSpec
     options: Options
-    declared: Any
-    coordinator: CoordinatorConfig | None = None
+    declared: Any  # the Arrow type of one result; None if it is not declared
+    coordinator: CoordinatorConfig | None = None  # of limits of the whole job; None where there are none
 
     # Made and checked on the driver, so a type that Arrow does not know is an error of the query and not of a row.
     # The declared type travels as Arrow's: on an executor there is no session that could read DDL.
@@ -149,14 +144,10 @@ def no_micro_batch() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SinkPlan(FunctionPlan):
-    """The plan of a function that writes rows, and whose results nobody reads.
+    """The plan of a function that writes rows, and whose results nobody reads."""
 
-    Args:
-        micro_batch: names the stream and its micro-batch, in the task; empty where there is none.
-    """
-
-    # Equal rows of two micro-batches are two writes, and a micro-batch that runs again has the keys that it had.
-
+    # Names the stream and its micro-batch, in the task; empty where there is none. Equal rows of two micro-batches are
+    # two writes, and a micro-batch that runs again has the keys that it had.
     micro_batch: Callable[[], str] = no_micro_batch
 
     def _validator(self) -> Callable[[Any], Any]:

@@ -40,22 +40,15 @@ from .function_plan import FunctionPlan
 
 @dataclasses.dataclass(frozen=True)
 class ChainPlan:
-    """A chain that does not run yet.
-
-    Args:
-        nodes: all streams that are needed, the source first, each after those that it reads.
-        is_source_read: whether the source's own rows are among the results of the chain.
-        object_reuse: whether operators may see one another's objects instead of copies.
-        latency_interval: seconds between two latency markers; None: none are made.
-    """
+    """A chain that does not run yet."""
 
     # Plain data: no DataFrame, no session, no loop. So it can travel, each task makes a running chain of its own, and
     # the test kit runs the same one without Spark.
 
-    nodes: tuple[StreamNode, ...]
-    is_source_read: bool = False
-    object_reuse: bool = False
-    latency_interval: float | None = None
+    nodes: tuple[StreamNode, ...]  # all streams that are needed, the source first, each after those that it reads
+    is_source_read: bool = False  # whether the source's own rows are among the results of the chain
+    object_reuse: bool = False  # whether operators may see one another's objects instead of copies
+    latency_interval: float | None = None  # seconds between two latency markers; None: none are made
 
     @classmethod
     def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
@@ -114,15 +107,12 @@ class ChainPlan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamNode:
-    """A stream in a plan: the operator that makes it, and the streams that the operator reads.
-
-    `factory` is None for the source. Nodes are compared by identity.
-    """
+    """A stream in a plan: the operator that makes it, and the streams that the operator reads."""
 
     # A node knows the nodes before it and never those behind it. So it is frozen, both branches of a stream share the
     # nodes before them, and streams that are not read are in no plan. By identity, since two equal operators are two.
 
-    factory: OperatorFactory | None
+    factory: OperatorFactory | None  # None for the source
     parents: tuple[StreamNode, ...]
     layout: RowLayout  # of its rows
     schema: Any  # the same as a Spark StructType, for planning

@@ -26,19 +26,13 @@ ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LET
 
 @dataclasses.dataclass(frozen=True)
 class ResultPlan:
-    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
-
-    Args:
-        schema: the columns, as a Spark StructType.
-        struct_type: the same as an Arrow type, null for a column that Arrow does not know.
-        written: the Arrow type of the values that are written to the tag.
-    """
+    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it."""
 
     node: StreamNode
     tag: OutputTag | None
-    schema: Any = dataclasses.field(compare=False)
-    struct_type: Any = dataclasses.field(compare=False)
-    written: Any = dataclasses.field(compare=False)
+    schema: Any = dataclasses.field(compare=False)  # the columns, as a Spark StructType
+    struct_type: Any = dataclasses.field(compare=False)  # the same for Arrow, null for a column that it does not know
+    written: Any = dataclasses.field(compare=False)  # the Arrow type of the values that are written to the tag
 
 
 class SingleOutput:
@@ -58,12 +52,7 @@ class SingleOutput:
 
 
 class ArrowOutputs:
-    """Writes the results that are read as batches for Spark.
-
-    Args:
-        emit: takes a batch.
-        rows: of a full batch.
-    """
+    """Writes the results that are read as batches for Spark; a full batch has so many `rows`."""
 
     # A writer for each pair of operator and result, not one for each result: rows of different operators have different
     # layouts, and a batch has one. The rows of one operator keep their order; rows of two operators have none.

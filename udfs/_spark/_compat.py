@@ -116,6 +116,14 @@ def setting(session: Any, name: str) -> str:
         return ""
 
 
+def change_setting(session: Any, name: str, value: str | None) -> None:
+    """Set it; with None unset it."""
+    if value is None:
+        session.conf.unset(name)
+    else:
+        session.conf.set(name, value)
+
+
 def check_data_sources() -> None:
     """Raises FunctionError where Spark has no data sources in Python that write Arrow batches."""
     if not HAS_DATA_SOURCES:

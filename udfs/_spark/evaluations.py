@@ -28,6 +28,7 @@ from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+from ._compat import change_setting
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
@@ -71,17 +72,12 @@ class Evaluation:
     """One stage that gives the results that are read of a chain, not bound to a DataFrame yet.
 
     A single result is its DataFrame. Several results are a `tagged_union`, from which `result_frame` takes each.
-
-    Args:
-        schema: the schema of the task's batches, for Spark.
-        names: the names of the columns in the end.
-        numbers: the number of each result in the tagged union.
     """
 
     task: ChainTask
-    schema: spark.StructType
-    names: Sequence[str]
-    numbers: Mapping[ResultPlan, int]
+    schema: spark.StructType  # of the task's batches
+    names: Sequence[str]  # of the columns in the end
+    numbers: Mapping[ResultPlan, int]  # of each result in the tagged union
 
     def over(self, df: DataFrame) -> DataFrame:
         frame = findable(df).mapInArrow(self.task, self.schema)
@@ -162,26 +158,18 @@ def _persist(frame: DataFrame) -> DataFrame:
                     for name in OFF_IN_CACHED_PLANS:
                         before = conf.get(name, None)
                         conf.set(name, "false")
-                        if before is None:
-                            undo.callback(conf.unset, name)
-                        else:
-                            undo.callback(conf.set, name, before)
+                        undo.callback(change_setting, frame.sparkSession, name, before)
         return frame.persist()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamSource:
-    """Where a chain begins: a DataFrame, or a side output of another chain.
+    """Where a chain begins: a DataFrame, or a side output of another chain."""
 
-    Args:
-        origin: None in the test kit, which runs a chain over rows of its own.
-        redact: the option for all operators that do not set it.
-    """
-
-    origin: DataFrame | ResultRef | None
+    origin: DataFrame | ResultRef | None  # None in the test kit, which runs a chain over rows of its own
     object_reuse: bool
     latency_interval: float | None
-    redact: Redact | None
+    redact: Redact | None  # for all operators that do not set it
     persisted: PersistedResults
 
     @classmethod

@@ -15,17 +15,13 @@ from .schemas import arguments, check_source, column_names, is_comparable
 
 
 class RowCounts(NamedTuple):
-    """What a function would read: its columns, all rows, those that make a call, and the distinct arguments of these.
-
-    `distinct` is None if Spark cannot compare them. `tasks` run at a time; over Spark Connect, which does not tell the
-    cores, one for each partition.
-    """
+    """What a function would read."""
 
     columns: tuple[str, ...]
     rows: int
-    called: int
-    distinct: int | None
-    tasks: int
+    called: int  # rows that make a call
+    distinct: int | None  # arguments of these; None if Spark cannot compare them
+    tasks: int  # at a time; over Spark Connect, which does not tell the cores, one for each partition
 
 
 def count_rows(

@@ -35,16 +35,12 @@ logger = logging.getLogger("asyncudf")
 
 @dataclasses.dataclass(frozen=True)
 class SinkDeclaration:
-    """What `sink_source` was called with.
-
-    Args:
-        dead_letters: the folder for rows that fail; None where a failed row fails the write.
-    """
+    """What `sink_source` was called with."""
 
     name: str
     plan: SinkPlan
     columns: tuple[str, ...]
-    dead_letters: str | None
+    dead_letters: str | None  # the folder for rows that fail; None where a failed row fails the write
     # Made here, where Spark pickles the class and knows the driver's channels: the process that plans a write does not.
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec(ENTRY_POINT))
 
@@ -151,14 +147,9 @@ class _StreamWriter(_Ends, DataSourceStreamArrowWriter):
 
 @dataclasses.dataclass(frozen=True)
 class DeadLetterFolder:
-    """A folder of Parquet files, one for each write or micro-batch in which rows have failed.
+    """A folder of Parquet files, one for each write or micro-batch in which rows have failed."""
 
-    Args:
-        filesystem: one of pyarrow's.
-        path: in it.
-    """
-
-    filesystem: Any
+    filesystem: Any  # one of pyarrow's
     path: str
 
     @classmethod

@@ -50,18 +50,12 @@ def plan_sink(spec: FunctionSpec, options: Options, micro_batch: Callable[[], st
 
 
 class SinkFigures:
-    """What a sink did, in one task or in many: the figures of its function, and why rows failed.
-
-    Attributes:
-        metrics: of its function.
-        reasons: how many rows failed for each reason.
-        examples: a message for each reason.
-    """
+    """What a sink did, in one task or in many: the figures of its function, and why rows failed."""
 
     def __init__(self) -> None:
         self.metrics = FunctionMetrics()
-        self.reasons: Counter[str] = Counter()
-        self.examples: dict[str, str] = {}
+        self.reasons: Counter[str] = Counter()  # how many rows failed for each
+        self.examples: dict[str, str] = {}  # a message for each reason
 
     def note_failures(self, failures: Iterable[tuple[str, str]]) -> None:
         """Count rows that failed, by the reason and the message of each."""

@@ -55,16 +55,11 @@ class Analyzed(AnalyzeResult):
 
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-    """A table function as it travels: planned on the driver for each query, executed in the worker.
-
-    Args:
-        added: the columns of a result.
-        is_struct: whether these columns are the fields of a result; otherwise the one column is the result itself.
-    """
+    """A table function as it travels: planned on the driver for each query, executed in the worker."""
 
     function_plan: FunctionPlan
-    added: Sequence[spark.StructField]
-    is_struct: bool
+    added: Sequence[spark.StructField]  # the columns of a result
+    is_struct: bool  # whether these columns are the fields of a result; otherwise the one column is the result itself
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("table function"))
 

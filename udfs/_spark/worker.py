@@ -229,8 +229,7 @@ def _is_full() -> bool:
 class ErrorReporting:
     """A context for code in Spark's Python workers, which makes errors readable: the message, then the user's frames.
 
-    Args:
-        full: show all frames. `ASYNCUDF_FULL_TRACEBACK=1` in the driver's environment sets it, when a query is planned.
+    With `full` all frames: `ASYNCUDF_FULL_TRACEBACK=1` in the driver's environment sets it, when a query is planned.
     """
 
     full: bool = dataclasses.field(default_factory=_is_full)

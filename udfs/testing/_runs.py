@@ -103,16 +103,12 @@ def run_rows(
 
 
 class ListOutput(Output):
-    """Keeps what a chain emits.
-
-    Attributes:
-        read: makes of a result what a function sees of it.
-    """
+    """Keeps what a chain emits."""
 
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
-        self.read: Callable[[Any], Any] | None = None
+        self.read: Callable[[Any], Any] | None = None  # makes of a result what a function sees of it
         self._sides = {} if side_outputs is None else side_outputs
 
     @property
