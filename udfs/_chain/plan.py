@@ -266,8 +266,12 @@ class ProcessFactory(OperatorFactory):
     name: str
     function: ProcessFunction
     group: ColumnGroup  # the rows that come out
-    output_tags: tuple[OutputTag, ...] = ()
+    tags: tuple[OutputTag, ...] = ()
     redact: Redact | None = None
+
+    @property
+    def output_tags(self) -> tuple[OutputTag, ...]:
+        return self.tags
 
     @property
     def instance(self) -> Any:
@@ -286,7 +290,7 @@ class ProcessFactory(OperatorFactory):
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
-        side_types = {tag: environment.side_types.get(tag) for tag in self.output_tags}
+        side_types = {tag: environment.side_types.get(tag) for tag in self.tags}
         context = ProcessContext(
             output.collect_tagged, output.get_watermark_gauge(), side_types, environment.partition, self.name
         )

@@ -124,7 +124,7 @@ def _new_rows(name: str, written: Any) -> RowLayout:
 
 def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
     """The columns of the result; null where this operator does not have one (dead letters of several operators)."""
-    wanted = [struct_type.field(i) for i in range(struct_type.num_fields)]
+    wanted = fields_of(struct_type)
     if [field.name for field in wanted] == list(layout.names):
         return columns
     known: Mapping[str, pa.Array] = {n.lower(): column for n, column in zip(layout.names, columns, strict=True)}

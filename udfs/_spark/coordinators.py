@@ -75,9 +75,8 @@ def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfi
     """The coordinator of a function's tasks; None if the function has no limit of the whole job."""
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
-    config = CoordinatorConfig(
-        coordinator_url(options.coordinator), _namespace, _name_of(spec.function), _application()
-    )
+    url = coordinator_url(options.coordinator)
+    config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application())
     _prepare(config, options)
     return config
 

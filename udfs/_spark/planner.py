@@ -158,12 +158,8 @@ def wait_node(
     added = schemas.result_fields(function_plan, data_type, result_column)
     schema = schemas.joined_schema(fields, added, spec.name, may_name=result_column is None)
     names = tuple(fields[i].name for i in positions)
-    group = ColumnGroup.of(
-        spec.name,
-        function_plan.written,
-        result_column or spec.name,
-        whole=result_column is not None or not isinstance(data_type, spark.StructType),
-    )
+    is_whole = result_column is not None or not isinstance(data_type, spark.StructType)
+    group = ColumnGroup.of(spec.name, function_plan.written, result_column or spec.name, whole=is_whole)
     layout = parent.layout.with_columns(group)
     node = StreamNode(WaitFactory(function_plan, positions, names), (parent,), layout, schema)
     if watermark_column is None:

@@ -171,10 +171,8 @@ class TableRun:
     def _feed(self) -> Iterator[list[tuple[Any, ...]]]:
         """Feed the rows to the function when it requests them; yields the results that are ready until then."""
         if self._bridge is None:
-            arrow_types = [
-                arrow_type(self._analyzed.data_types[i], self._function_plan.spec.name)
-                for i in self._analyzed.arguments
-            ]
+            name, analyzed = self._function_plan.spec.name, self._analyzed
+            arrow_types = [arrow_type(analyzed.data_types[i], name) for i in analyzed.arguments]
             report_spec = dataclasses.replace(self._task.report_spec, mention=self._analyzed.mention)
             self._bridge = start_function(
                 self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec

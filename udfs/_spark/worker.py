@@ -142,8 +142,7 @@ def start_function(
 
     Args:
         write: makes a batch for Spark of results and their origins.
-        names: the columns that the function reads.
-        arrow_types: the types of these columns.
+        names, arrow_types: of the columns that the function reads.
         rows: the most results in a batch: about as many as Spark's input batches have. Large results are bounded in
             bytes as well.
         report_spec, waited: as in `start_bridge`.
