@@ -14,13 +14,16 @@ class ObjectForm(Protocol):
     @property
     def name(self) -> str:
         """The name of the type, in messages and in keys of stores."""
+        ...
 
     @property
     def wanted(self) -> str:
         """What to give for it, in messages."""
+        ...
 
     def reader(self) -> Callable[[Any], Any] | None:
         """A function from a value of the Arrow type to the object; None: a function sees what Arrow has."""
+        ...
 
     def written(self, value: Any) -> Any:
         """The value of the Arrow type for a result; a value that is one already stays as it is.

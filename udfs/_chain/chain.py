@@ -145,9 +145,11 @@ class ResultOutputs(Protocol):
 
     def outputs(self, node: StreamNode) -> Iterable[Output]:
         """The outputs for what is read of a node's rows and of its operator's side rows."""
+        ...
 
     def latencies(self, node: StreamNode) -> list[Output]:
         """Where the latencies up to a node's operator are read."""
+        ...
 
     def close(self) -> None:
         """All operators have ended."""
