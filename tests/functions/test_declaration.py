@@ -19,7 +19,7 @@ from pyspark.sql import types as spark
 from asyncudf import FunctionError, RetryStrategy, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf._functions.signature import FunctionKind
-from asyncudf._spark.types import parsed_offline, to_json
+from asyncudf._spark.types import parsed_offline
 from asyncudf.testing import OperatorHarness, run_rows, run_stream
 
 
@@ -131,7 +131,7 @@ class TestKinds:
 )
 def test_a_type_is_inferred_from_its_annotation(hint: Any, ddl: str) -> None:
     assert from_annotation(hint) == ddl
-    assert to_json(ddl)
+    assert parsed_offline(ddl)
 
 
 @pytest.mark.parametrize("hint", [dict, list, Any, int | str, object, tuple[int, str]])
@@ -163,7 +163,7 @@ def field(name: str, spark_type: Any, nullable: bool = True) -> dict[str, Any]:
     ],
 )
 def test_everyday_ddl_is_read_without_spark(ddl: str, json: Any) -> None:
-    assert to_json(ddl) == json
+    assert parsed_offline(ddl).jsonValue() == json
 
 
 SPARKS_OWN_NAMES = [
@@ -214,7 +214,7 @@ ODD_DDL = [
 @pytest.mark.parametrize("ddl", ["", "blabla", "array<int", "a int,", "int)", "a int default 5", "struct<a>", *ODD_DDL])
 def test_other_ddl_is_left_to_spark(ddl: str) -> None:
     with pytest.raises(UnknownTypeError, match=f"{re.escape(repr(ddl))} is not understood"):
-        to_json(ddl)
+        parsed_offline(ddl)
 
 
 @pytest.mark.parametrize("declared", ["a int, a int", "s struct<a: int, a: string>", "array<struct<a: int, a: int>>"])

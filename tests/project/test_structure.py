@@ -213,12 +213,12 @@ def test_a_private_package_says_what_it_owns_and_exports_nothing() -> None:
 
 
 def test_all_is_of_public_modules_a_sorted_tuple_of_names_that_exist() -> None:
-    """Constants first, then classes and functions. A private module has none, but for the one with Spark's names."""
+    """Constants first, then classes and functions. A private module has none."""
     violations = []
     for module in FILES:
         found = importlib.import_module(module)
         names = getattr(found, "__all__", ())
-        is_public = found in PUBLIC or module == "asyncudf._spark._compat"
+        is_public = found in PUBLIC
         if is_public != hasattr(found, "__all__"):
             violations.append(f"{module} has no __all__" if is_public else f"{module} is private and has an __all__")
         if type(names) is not tuple or list(names) != sorted(names, key=lambda name: (not name.isupper(), name)):

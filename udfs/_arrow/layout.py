@@ -12,8 +12,8 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
-from .objects import has_objects, stored_type
-from .rows import ResultArrays, fields_of, reader, source_columns
+from .objects import fields_of, has_objects, stored_type
+from .rows import ResultArrays, reader, source_columns
 from .sizes import fixed_size, size_estimate
 
 RECORD_BYTES = 112  # bytes of a record and of its place in the origin of the next one
@@ -40,11 +40,9 @@ class ColumnGroup:
 
     @property
     def arrow_types(self) -> list[pa.DataType]:
-        """The types of its columns."""
         return [field.type for field in fields_of(self.arrow_type)] if self.spreads else [self.arrow_type]
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
-        """The columns of these values."""
         array = ResultArrays(self.function, self.arrow_type).array(values)
         return array.flatten() if self.spreads else [array]
 
@@ -88,12 +86,10 @@ class RowLayout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all columns, in their order."""
         return (self.source_names or ()) + tuple(name for group in self.groups for name in group.names)
 
     @property
     def arrow_types(self) -> list[Any]:
-        """The types of all columns, in their order."""
         return [*self.source_types, *(arrow_type for group in self.groups for arrow_type in group.arrow_types)]
 
     @property
@@ -102,7 +98,6 @@ class RowLayout:
         return not self.groups
 
     def with_columns(self, group: ColumnGroup) -> RowLayout:
-        """This layout, and the columns that an operator adds."""
         return dataclasses.replace(self, groups=(*self.groups, group))
 
     @classmethod
@@ -189,7 +184,6 @@ class RowLayout:
         raise IndexError(position)
 
     def columns(self, values: Sequence[Any], origins: Sequence[Any]) -> list[pa.Array]:
-        """The Arrow columns of records, from their values and their origins."""
         found: list[list[pa.Array]] = []
         for number, group in reversed(list(enumerate(self.groups))):
             found.append(group.columns(values))

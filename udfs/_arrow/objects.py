@@ -66,13 +66,7 @@ def has_objects(arrow_type: Any) -> bool:
     """Whether there is an ObjectType in a type, at any depth; there is none where no type is declared."""
     if arrow_type is None:
         return False
-    if pa.types.is_struct(arrow_type):
-        return any(has_objects(field.type) for field in arrow_type)
-    if pa.types.is_map(arrow_type):
-        return has_objects(arrow_type.key_type) or has_objects(arrow_type.item_type)
-    if pa.types.is_list(arrow_type):
-        return has_objects(arrow_type.value_type)
-    return isinstance(arrow_type, ObjectType)
+    return isinstance(arrow_type, ObjectType) or any(has_objects(field.type) for field in fields_of(arrow_type))
 
 
 def seen_type(arrow_type: Any) -> Any:
@@ -85,14 +79,28 @@ def stored_type(arrow_type: Any) -> Any:
     """The type as Arrow's arrays have it."""
     if isinstance(arrow_type, ObjectType):
         return stored_type(arrow_type.storage_type)
-    if not has_objects(arrow_type):
-        return arrow_type
+    return changed_inside(arrow_type, stored_type) if has_objects(arrow_type) else arrow_type
+
+
+def fields_of(arrow_type: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct, that of a list's items, or those of a map's keys and items."""
     if pa.types.is_struct(arrow_type):
-        return pa.struct([_stored_field(field) for field in arrow_type])
+        return [arrow_type.field(i) for i in range(arrow_type.num_fields)]
     if pa.types.is_map(arrow_type):
-        return pa.map_(_stored_field(arrow_type.key_field), _stored_field(arrow_type.item_field))
-    return pa.list_(_stored_field(arrow_type.value_field))
+        return [arrow_type.key_field, arrow_type.item_field]
+    has_items = pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)
+    return [arrow_type.value_field] if has_items else []
 
 
-def _stored_field(field: pa.Field) -> pa.Field:
-    return field.with_type(stored_type(field.type))
+def changed_inside(arrow_type: pa.DataType, change: Callable[[Any], Any], *, nullable: bool = False) -> pa.DataType:
+    """A type with other types inside, all of them `nullable` if it says so; one that is not nested as it is."""
+    fields = [field.with_type(change(field.type)) for field in fields_of(arrow_type)]
+    if nullable:
+        fields = [field.with_nullable(True) for field in fields]
+    if pa.types.is_struct(arrow_type):
+        return pa.struct(fields)
+    if pa.types.is_map(arrow_type):
+        return pa.map_(fields[0].with_nullable(False), fields[1])
+    if pa.types.is_list(arrow_type):
+        return pa.list_(*fields)
+    return pa.large_list(*fields) if pa.types.is_large_list(arrow_type) else arrow_type

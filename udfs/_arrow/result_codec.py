@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from .._errors.exceptions import FunctionError
 from .._stores.values import ResultCodec, StoredFailure
-from .objects import ObjectType
-from .rows import fields_of
+from .objects import ObjectType, fields_of
 
 Check = Callable[[Any], Any]
 
@@ -34,7 +33,6 @@ class StoredResultCodec:
 
     Args:
         declared: the Arrow type of one result; None: not declared, and only results that need no type are kept.
-        validate: checks a value of this type.
         captures: whether a result is a struct of value and error. The value is kept, so that `on_error` may change.
         limits: as in `ResultCodec`.
 
@@ -69,7 +67,6 @@ class StoredResultCodec:
         return None if fitting is None else (value, fitting)
 
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """A failed row as bytes."""
         return self._codec.encode_failure(key, failure)
 
     def decode_many(
@@ -148,11 +145,6 @@ _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], Any, str]] = (
 
 
 def _annotation(arrow_type: pa.DataType, name: str) -> Any:
-    """The Python type that msgspec reads values of an Arrow type as.
-
-    Raises:
-        FunctionError: there is no such type.
-    """
     if isinstance(arrow_type, ObjectType):
         return _annotation(arrow_type.storage_type, name)
     if pa.types.is_integer(arrow_type):

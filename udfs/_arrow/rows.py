@@ -14,7 +14,7 @@ from .._errors.exceptions import AsyncUDFError, ResultError
 from .._errors.records import ERROR_FIELDS
 from .._errors.safe import type_name
 from .columns import as_key, python_values
-from .objects import ObjectType, has_objects, stored_type
+from .objects import ObjectType, changed_inside, fields_of, has_objects, stored_type
 from .sizes import size_as_objects
 
 # An executor that got this package as a zip was asked by no installer.
@@ -34,8 +34,7 @@ def warm_up() -> None:
 def values_of(column: pa.Array, declared: Any = None) -> list[Any]:
     """The values of a column: NULL is None, whole numbers stay whole, timestamps with a zone are in UTC.
 
-    Args:
-        declared: the declared type, where the column has objects.
+    `declared` is the declared type, where the column has objects.
     """
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in values_of(chunk, declared)]
@@ -78,17 +77,7 @@ def normalized(arrow_type: pa.DataType) -> pa.DataType:
     # The instant counts, not the zone: Python may not know the session's zone by its name.
     if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
         return pa.timestamp(arrow_type.unit, "UTC")
-    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        item = arrow_type.value_field.with_type(normalized(arrow_type.value_type)).with_nullable(True)
-        return pa.list_(item) if pa.types.is_list(arrow_type) else pa.large_list(item)
-    if pa.types.is_struct(arrow_type):
-        return pa.struct(
-            [field.with_type(normalized(field.type)).with_nullable(True) for field in fields_of(arrow_type)]
-        )
-    if pa.types.is_map(arrow_type):
-        key, item = arrow_type.key_field, arrow_type.item_field
-        return pa.map_(key.with_type(normalized(key.type)), item.with_type(normalized(item.type)).with_nullable(True))
-    return arrow_type
+    return changed_inside(arrow_type, normalized, nullable=True)
 
 
 def as_normalized(column: pa.Array) -> pa.Array:
@@ -96,11 +85,6 @@ def as_normalized(column: pa.Array) -> pa.Array:
     arrow_type = normalized(column.type)
     # To cast a map with arrays as keys ends the process before pyarrow 17.
     return column if arrow_type == column.type else column.view(arrow_type)
-
-
-def fields_of(struct: pa.DataType) -> list[pa.Field]:
-    """The fields of a struct."""
-    return [struct.field(i) for i in range(struct.num_fields)]
 
 
 def rows_of(
@@ -123,14 +107,7 @@ def rows_of(
 
 
 def read_back(function: str, column: pa.Array, declared: Any = None) -> list[Any]:
-    """The values of a column of results.
-
-    Args:
-        declared: as in `values_of`.
-
-    Raises:
-        ResultError: a value has no Python form.
-    """
+    """`values_of` a column of results; ResultError if one has no Python form."""
     return _values(column, f"what {function} returned ({column.type})", ResultError, declared)
 
 
@@ -175,7 +152,6 @@ class SourceRows:
         self._columns: dict[int, list[Any]] = {}
 
     def column(self, position: int) -> list[Any]:
-        """The values of a column."""
         values = self._columns.get(position)
         if values is None:
             column = self.batch.column(position)
@@ -217,19 +193,13 @@ def _take(batch: pa.RecordBatch, numbers: list[int]) -> list[pa.Array]:
 
 
 class ResultArrays:
-    """Builds Arrow arrays of results.
-
-    Args:
-        function: its name, for the message of a result that Arrow refuses.
-        arrow_type: the result's type.
-    """
+    """Builds Arrow arrays of a function's results, whose name is in the message of a result that Arrow refuses."""
 
     def __init__(self, function: str, arrow_type: pa.DataType) -> None:
         self._function = function
         self._arrow_type = stored_type(arrow_type)
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """The results as one array."""
         # Each result was checked before: what Arrow still refuses is mostly their total size.
         try:
             array = pa.array(values, type=self._arrow_type)
@@ -252,7 +222,6 @@ def capture_type(value: pa.DataType) -> pa.DataType:
 
 
 def error_type(fields: Mapping[str, str]) -> pa.DataType:
-    """The type of an error record."""
     # `_spark` makes Spark's types of the same fields: this package knows Arrow only.
     types = {"string": pa.string(), "integer": pa.int32(), "double": pa.float64()}
     return pa.struct([(name, types[ddl]) for name, ddl in fields.items()])

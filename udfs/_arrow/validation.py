@@ -17,8 +17,7 @@ import pyarrow as pa
 from .._errors.type_mismatch import TypeMismatchError, fields_mismatch, mismatch_error, uncheckable
 from .._functions.annotations import is_model
 from .._functions.options import ExtraFields
-from .objects import ObjectType, stored_type
-from .rows import fields_of
+from .objects import ObjectType, fields_of, stored_type
 
 Fit = Callable[[Any], Any]
 
@@ -319,14 +318,9 @@ MAX_DIGITS = 1000  # before or behind the point; no declared decimal has so many
 
 
 def _plain(arrow_type: pa.DataType, path: str) -> Fit:
-    """A function that turns a value of a type without parts into one that Arrow takes, or raises TypeMismatchError."""
-    for matches, accepts, convert in _PLAIN:
-        if matches(arrow_type):
-            return _plain_fit(arrow_type, path, accepts, convert)
-    return _plain_fit(arrow_type, path, lambda _: True, _keep)
-
-
-def _plain_fit(arrow_type: pa.DataType, path: str, accepts: Callable[[Any], bool], convert: Fit) -> Fit:
+    """A function for values of a type without parts."""
+    known = ((accepts, convert) for matches, accepts, convert in _PLAIN if matches(arrow_type))
+    accepts, convert = next(known, (_is_a(object), _keep))
     # Every accepted value of these types fits. Of other types Arrow checks each value: it knows its limits best.
     exact_types = (bool, bytes, datetime.date, datetime.datetime, datetime.time)
 

@@ -14,8 +14,8 @@ from .._errors.exceptions import ResultError
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import TypeMismatchError, check_awaited
 from .._functions.annotations import Vector
-from .objects import has_objects, seen_type, stored_type
-from .rows import fields_of, normalized, read_back
+from .objects import fields_of, has_objects, seen_type, stored_type
+from .rows import normalized, read_back
 from .validation import validator
 
 
@@ -48,7 +48,6 @@ class VectorCodec:
         self._declared = declared
 
     def encode(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """The vectors of the rows."""
         columns = list(zip(*rows, strict=True))
         arrow_types: Sequence[Any] = self._arrow_types or [None] * len(columns)
         if self._vectors == (Vector.FRAME,) and len(columns) > 1:

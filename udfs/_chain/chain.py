@@ -105,14 +105,12 @@ class Sampler:
         self._excused = self._seconds_excused()
 
     def start(self) -> None:
-        """Sample from now on."""
         now = self._clock()
         interval = min(max(INTERVAL, (now - self._began) / 1000), self._longest)
         self._due = now + interval
         self._timer = self._call_at(self._loop.time() + interval, self._tick)
 
     def stop(self) -> None:
-        """Sample for the last time."""
         if self._timer is not None:
             self._timer.cancel()
         self._sample()
@@ -188,7 +186,6 @@ class Chain:
             self._markers = _LatencyMarkers(environment, plan.latency_interval, made.upstream())
 
     def feed(self, elements: Iterable[InputElement]) -> None:
-        """Pass a batch to the head."""
         if isinstance(elements, InputBatch):
             self._batches.add(elements)
         if self._markers is not None and not self._markers.have_begun:
@@ -231,17 +228,13 @@ class Chain:
 
 
 class _Operators:
-    """Makes the operators of a chain, from the tail to the head, each with its output to those made before it.
-
-    Attributes:
-        head: the operator that is fed.
-        by_node: the operator of each node made so far; all readers of a node are made before it.
-    """
+    """Makes the operators of a chain, from the tail to the head, each with its output to those made before it."""
 
     # From the tail to the head, because an operator gets its output when it is made, and the output knows the operators
     # behind it. Only requests for more rows go the other way: `_resume` finds the operators before a node when it is
     # called, and by then they are made. So no operator is ever half made, and none learns of its neighbours later.
     #
+    # by_node: the operator of each node made so far; all readers of a node are made before it
     # _buffered: those of them that can hold back rows, and the source: between these `_resume` goes
     # _instances: by identity, since two equal objects of the user's are still two
 
@@ -256,7 +249,8 @@ class _Operators:
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
             request_rows = environment.request_batch if node is head else partial(self._resume, node)
-            operator = self.by_node[node] = self._operator(node, request_rows)
+            own = dataclasses.replace(environment, request_batch=request_rows)
+            operator = self.by_node[node] = self._operator(node, own)
             if isinstance(operator, BufferedOperator):
                 self._buffered[node] = operator
         if head is None:  # else the first async operator takes the batches itself: one step less for each row
@@ -274,13 +268,13 @@ class _Operators:
         made = ((self._names[node], self.by_node.get(node)) for node in self._plan.nodes)
         return {name: operator for name, operator in made if isinstance(operator, AsyncWaitOperator)}
 
-    def _operator(self, node: StreamNode, request_rows: Callable[[], None]) -> ChainedOperator:
+    def _operator(self, node: StreamNode, environment: TaskEnvironment) -> ChainedOperator:
         factory = node.factory
         assert factory is not None
         if id(factory.instance) in self._instances:  # the same object twice in a chain: each operator has its own
             factory = factory.with_own_instance()
         self._instances.add(id(factory.instance))
-        return factory.build(self._environment, self._output(node), node.parents[0].layout, request_rows)
+        return factory.build(environment, self._output(node), node.parents[0].layout)
 
     def _output(self, node: StreamNode) -> Output:
         """What an operator writes to: those that read it in the chain, then those outside."""
@@ -290,7 +284,7 @@ class _Operators:
             output = outputs[0]
         else:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
-        if node.factory is not None and node.factory.mixes_sides:
+        if isinstance(node.factory, WaitFactory) and node.factory.mixes_sides:
             output = SplittingOutput(output)
         report = partial(_report_latency, self._environment.loop, self._names[node], self._results.latencies(node))
         return ReportingOutput(output, report)
@@ -327,13 +321,9 @@ def _names(plan: ChainPlan) -> dict[StreamNode, str]:
 
 
 class _LatencyMarkers:
-    """Puts a latency marker into the chain at each interval.
+    """Puts a latency marker into the chain at each interval, which is in seconds."""
 
-    Args:
-        interval: seconds.
-        upstream: each operator that can hold back rows, with those that push rows to it.
-    """
-
+    # _upstream: each operator that can hold back rows, with those that push rows to it
     # _due: when the last marker was due; _timer: for the next one
 
     def __init__(
@@ -361,7 +351,6 @@ class _LatencyMarkers:
         return chain(islice(rest, 1), [first], rest)
 
     def stop(self) -> None:
-        """Make no more of them."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -28,46 +28,29 @@ class TaskEnvironment:
     """The task that a chain runs in, as its operators see it.
 
     Time, randomness and the loop come from here alone, so that the test kit can give its own.
-
-    Args:
-        rng: for the jitter of delays.
-        attempt: how often Spark has started the task before.
-        side_types: the checks of rows of side outputs; a side output that is not read has none.
-        request_batch: asks Spark for the next batch, on behalf of the operator that is fed.
-        fail: ends the chain with an error.
-        batches: those of its input and output that count; each chain has its own.
-        sampled: called each time the figures of the chain's operators were brought up to date.
-        folder: where an executor's stores are; None: in a folder of this process.
-        own_clock: seconds; the loop's time unless given.
-        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
-        query: the name of the query of the task; None: the task is the whole job.
-        stage: of the query; a second attempt of the task has it too.
-        uses: for each function, how many operators of the task have it.
-        stores: the ids of the users' stores that operators have taken.
-        spark_thread: notes when Spark's thread is away.
-        waited: seconds for which the task has waited for its first rows.
-        processor: seconds of processor time that the process has used.
     """
 
     loop: asyncio.AbstractEventLoop
-    rng: random.Random
+    rng: random.Random  # for the jitter of delays
     partition: int = 0
-    attempt: int = 0
-    side_types: SideTypes = lambda tag: None
+    attempt: int = 0  # how often Spark has started the task before
+    side_types: SideTypes = lambda tag: None  # the checks of rows of side outputs; one that is not read has none
+    # Asks for the next rows of the operator: Spark for a batch, if it is the one that is fed.
     request_batch: Callable[[], None] = lambda: None
-    fail: Callable[[BaseException], None] = _raise
-    batches: TaskBatches | None = None
-    sampled: Callable[[], None] = lambda: None
-    folder: str | None = None
-    own_clock: Callable[[], float] | None = None
+    fail: Callable[[BaseException], None] = _raise  # ends the chain with an error
+    batches: TaskBatches | None = None  # those of its input and output that count; each chain has its own
+    sampled: Callable[[], None] = lambda: None  # called when the figures of its operators were brought up to date
+    folder: str | None = None  # where an executor's stores are; None: in a folder of this process
+    own_clock: Callable[[], float] | None = None  # seconds; the loop's time unless given
+    # Seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
     shared_clock: Callable[[], float] | None = None
-    query: str | None = None
-    stage: int = 0
-    uses: Counter[str] = dataclasses.field(default_factory=Counter)
-    stores: set[int] = dataclasses.field(default_factory=set)
-    spark_thread: SparkThread | None = None
-    waited: float = 0.0
-    processor: Callable[[], float] = lambda: 0.0
+    query: str | None = None  # the name of the task's query; None: the task is the whole job
+    stage: int = 0  # of the query; a second attempt of the task has it too
+    uses: Counter[str] = dataclasses.field(default_factory=Counter)  # of each function: its operators in the task
+    stores: set[int] = dataclasses.field(default_factory=set)  # ids of the users' stores that operators have taken
+    spark_thread: SparkThread | None = None  # notes when Spark's thread is away
+    waited: float = 0.0  # seconds for which the task has waited for its first rows
+    processor: Callable[[], float] = lambda: 0.0  # seconds of processor time that the process has used
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -89,7 +72,6 @@ class TaskEnvironment:
         return None
 
     def counters(self) -> TaskCounters:
-        """New counters, for one operator."""
         return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
 
     def stored(self, plan: FunctionPlan) -> StoredResults:

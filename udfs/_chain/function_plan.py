@@ -26,17 +26,12 @@ from .._stores.keys import ResultKeys
 
 @dataclasses.dataclass(frozen=True)
 class FunctionPlan:
-    """A function that is to be called, as it travels to the executors.
-
-    Args:
-        declared: the Arrow type of one result; None if it is not declared.
-        coordinator: where tasks agree on limits of the whole job; None where there are no such limits.
-    """
+    """A function that is to be called, as it travels to the executors."""
 
     spec: FunctionSpec
     options: Options
-    declared: Any
-    coordinator: CoordinatorConfig | None = None
+    declared: Any  # the Arrow type of one result; None if it is not declared
+    coordinator: CoordinatorConfig | None = None  # of limits of the whole job; None where there are none
 
     # Made and checked on the driver, so a type that Arrow does not know is an error of the query and not of a row.
     # The declared type travels as Arrow's: on an executor there is no session that could read DDL.
@@ -71,11 +66,6 @@ class FunctionPlan:
             return fixed_size(without_error) or 0, _size_of_error
         letters = _size_of_letter if self.options.writes_dead_letters else None
         return fixed_size(self.declared) or 0, letters
-
-    @property
-    def threads(self) -> int:
-        """How many calls may need a thread at the same time."""
-        return self.options.slots
 
     def public_options(self) -> dict[str, Any]:
         """The options as people are shown them, with the kind of the function, and what a call has by default."""
@@ -112,11 +102,10 @@ class FunctionPlan:
         return VectorCodec(self.spec.name, self.spec.vectors, names, arrow_types, self.declared)
 
     def check_stored(self) -> None:
-        """Check that the results can be stored, if there is a store.
+        """Check that results of the declared type can be stored, and not be taken for another function's.
 
         Raises:
-            OptionError: they could be taken for another function's, or msgspec is not installed.
-            FunctionError: results of the declared type cannot be stored.
+            OptionError, FunctionError: they cannot, or msgspec is not installed.
         """
         if self.options.store is not None:
             if self.options.version is None:
@@ -124,11 +113,6 @@ class FunctionPlan:
             self.result_codec()
 
     def result_codec(self) -> StoredResultCodec:
-        """Makes results to bytes for a store, and back.
-
-        Raises:
-            FunctionError: results of the declared type cannot be stored.
-        """
         spec, store = self.spec, self.options.store
         ages: dict[str, Any] = {} if store is None else {"ttl": store.ttl, "error_ttl": store.error_ttl}
         return StoredResultCodec(
@@ -160,14 +144,10 @@ def no_micro_batch() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SinkPlan(FunctionPlan):
-    """The plan of a function that writes rows, and whose results nobody reads.
+    """The plan of a function that writes rows, and whose results nobody reads."""
 
-    Args:
-        micro_batch: names the stream and its micro-batch, in the task; empty where there is none.
-    """
-
-    # Equal rows of two micro-batches are two writes, and a micro-batch that runs again has the keys that it had.
-
+    # Names the stream and its micro-batch, in the task; empty where there is none. Equal rows of two micro-batches are
+    # two writes, and a micro-batch that runs again has the keys that it had.
     micro_batch: Callable[[], str] = no_micro_batch
 
     def _validator(self) -> Callable[[Any], Any]:

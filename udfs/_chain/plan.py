@@ -40,22 +40,15 @@ from .function_plan import FunctionPlan
 
 @dataclasses.dataclass(frozen=True)
 class ChainPlan:
-    """A chain that does not run yet.
-
-    Args:
-        nodes: all streams that are needed, the source first, each after those that it reads.
-        is_source_read: whether the source's own rows are among the results of the chain.
-        object_reuse: whether operators may see one another's objects instead of copies.
-        latency_interval: seconds between two latency markers; None: none are made.
-    """
+    """A chain that does not run yet."""
 
     # Plain data: no DataFrame, no session, no loop. So it can travel, each task makes a running chain of its own, and
     # the test kit runs the same one without Spark.
 
-    nodes: tuple[StreamNode, ...]
-    is_source_read: bool = False
-    object_reuse: bool = False
-    latency_interval: float | None = None
+    nodes: tuple[StreamNode, ...]  # all streams that are needed, the source first, each after those that it reads
+    is_source_read: bool = False  # whether the source's own rows are among the results of the chain
+    object_reuse: bool = False  # whether operators may see one another's objects instead of copies
+    latency_interval: float | None = None  # seconds between two latency markers; None: none are made
 
     @classmethod
     def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
@@ -75,7 +68,7 @@ class ChainPlan:
     @property
     def threads(self) -> int:
         """How many calls may need a thread at the same time."""
-        return max(1, sum(node.factory.threads for node in self.nodes if node.factory is not None))
+        return max(1, sum(plan.options.slots for plan in self.functions))
 
     @property
     def functions(self) -> list[FunctionPlan]:
@@ -84,12 +77,8 @@ class ChainPlan:
 
     @property
     def loop(self) -> EventLoop:
-        """The event loop that the operators ask for.
-
-        Raises:
-            FunctionError: one asks for uvloop and another for asyncio.
-        """
-        asked = {node.factory.loop for node in self.nodes if node.factory is not None} - {EventLoop.AUTO}
+        """The event loop that the operators ask for; FunctionError if one asks for uvloop and another for asyncio."""
+        asked = {plan.options.loop for plan in self.functions} - {EventLoop.AUTO}
         if len(asked) > 1:
             raise FunctionError("the operators of a chain share one event loop; give all of them the same loop=")
         return asked.pop() if asked else EventLoop.AUTO
@@ -118,15 +107,12 @@ class ChainPlan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamNode:
-    """A stream in a plan: the operator that makes it, and the streams that the operator reads.
-
-    `factory` is None for the source. Nodes are compared by identity.
-    """
+    """A stream in a plan: the operator that makes it, and the streams that the operator reads."""
 
     # A node knows the nodes before it and never those behind it. So it is frozen, both branches of a stream share the
     # nodes before them, and streams that are not read are in no plan. By identity, since two equal operators are two.
 
-    factory: OperatorFactory | None
+    factory: OperatorFactory | None  # None for the source
     parents: tuple[StreamNode, ...]
     layout: RowLayout  # of its rows
     schema: Any  # the same as a Spark StructType, for planning
@@ -150,24 +136,9 @@ class OperatorFactory(ABC):
 
     # An operator has futures, timers and clients, none of which can be pickled. So the plan has a factory: plain data
     # with the user's function and the positions of columns. The rest of the plan asks it what the operator will see,
-    # write and edit, and how many threads it may need.
+    # write and edit.
 
     name: str
-
-    @property
-    def threads(self) -> int:
-        """How many threads its calls may need at the same time."""
-        return 0
-
-    @property
-    def loop(self) -> EventLoop:
-        """The event loop that it asks for."""
-        return EventLoop.AUTO
-
-    @property
-    def mixes_sides(self) -> bool:
-        """Whether side records come among its results."""
-        return False
 
     @property
     def instance(self) -> Any:
@@ -183,10 +154,8 @@ class OperatorFactory(ABC):
         """What the operator sees of its input rows, which are laid out as `before`."""
 
     @abstractmethod
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> ChainedOperator:
-        """The operator itself."""
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ChainedOperator:
+        """The operator itself; the environment's `request_batch` asks for more rows of its input."""
 
     def may_write(self, tag: OutputTag) -> bool:
         """Whether it may write to a side output."""
@@ -209,20 +178,9 @@ class WaitFactory(OperatorFactory):
     def name(self) -> str:  # type: ignore[override]
         return self.function_plan.spec.name
 
-    @property
-    def threads(self) -> int:
-        return self.function_plan.threads
-
     def project(self, before: RowLayout) -> Projection:
-        return (
-            before.mapping(self.positions)
-            if self.function_plan.spec.takes_mapping
-            else before.arguments(self.positions)
-        )
-
-    @property
-    def loop(self) -> EventLoop:
-        return self.function_plan.options.loop
+        projected = before.mapping if self.function_plan.spec.takes_mapping else before.arguments
+        return projected(self.positions)
 
     @property
     def instance(self) -> Any:
@@ -234,6 +192,7 @@ class WaitFactory(OperatorFactory):
 
     @property
     def mixes_sides(self) -> bool:
+        """Whether rows of side outputs come among its results."""
         return self.function_plan.spec.has_context or self.may_write(DEAD_LETTERS)
 
     def may_write(self, tag: OutputTag) -> bool:
@@ -262,9 +221,7 @@ class WaitFactory(OperatorFactory):
 
         return RowSizes(place, size_of_row, result)
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> AsyncWaitOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> AsyncWaitOperator:
         plan, codec = self.function_plan, None
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
@@ -297,7 +254,7 @@ class WaitFactory(OperatorFactory):
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
-            request_batch=request_rows,
+            request_batch=environment.request_batch,
             fail=environment.fail,
         )
 
@@ -328,9 +285,7 @@ class ProcessFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> ProcessOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ProcessOperator:
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
@@ -354,9 +309,7 @@ class FilterFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> FilterOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> FilterOperator:
         return FilterOperator(output, self.keeps, before.unprojected, self.name, environment.partition, self.redact)
 
 
@@ -371,9 +324,7 @@ class AssignFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.arguments(() if self.position is None else (self.position,))
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> WatermarkOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> WatermarkOperator:
         of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
         return WatermarkOperator(
             output,
@@ -406,9 +357,7 @@ class WatermarkColumnFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.arguments(())
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> WatermarkColumnOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> WatermarkColumnOperator:
         return WatermarkColumnOperator(output)
 
 
@@ -423,15 +372,9 @@ class UnionFactory(OperatorFactory):
         whole = before.whole()
         # New rows, without an origin: the inputs have added different columns to theirs.
         if not has_objects(self.group.arrow_type):
-            return lambda record: _without_origin(whole(record))
+            return lambda record: StreamRecord(whole(record).value, record.timestamp)
         stored = validator(self.name, self.group.arrow_type)
         return lambda record: StreamRecord(stored(whole(record).value), record.timestamp)
 
-    def build(
-        self, environment: TaskEnvironment, output: Output, before: RowLayout, request_rows: Callable[[], None]
-    ) -> UnionOperator:
+    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> UnionOperator:
         return UnionOperator(output)
-
-
-def _without_origin(record: StreamRecord) -> StreamRecord:
-    return StreamRecord(record.value, record.timestamp)

@@ -6,19 +6,22 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
 from .._arrow.layout import ColumnGroup, RowLayout
-from .._arrow.rows import as_normalized, error_type, fields_of, normalized
+from .._arrow.objects import fields_of
+from .._arrow.rows import as_normalized, error_type, normalized
 from .._arrow.validation import validator
 from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from .plan import StreamNode
+
+BatchEncoder = Callable[[Sequence[pa.Array]], pa.RecordBatch]  # makes a batch for Spark of one result's columns
 
 UNDECLARED_ROWS = 1000  # rows of a side output that is not declared, packed into one value
 ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LETTER_FIELDS))]), "error")
@@ -26,21 +29,14 @@ ERROR_GROUP = ColumnGroup.of("dead letters", pa.struct([("error", error_type(LET
 
 @dataclasses.dataclass(frozen=True)
 class ResultPlan:
-    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it.
-
-    Args:
-        undeclared: all side outputs of the user's, packed: their tags are not known when the query is planned.
-        schema: the columns, as a Spark StructType.
-        struct_type: the same as an Arrow type, null for a column that Arrow does not know.
-        written: the Arrow type of the values that are written to the tag.
-    """
+    """What is read of a chain: a stream, or with a tag the side output of all operators on the way to it."""
 
     node: StreamNode
     tag: OutputTag | None
-    undeclared: bool
-    schema: Any = dataclasses.field(compare=False)
-    struct_type: Any = dataclasses.field(compare=False)
-    written: Any = dataclasses.field(compare=False)
+    undeclared: bool  # all side outputs of the user's, packed: their tags are not known when the query is planned
+    schema: Any = dataclasses.field(compare=False)  # the columns, as a Spark StructType
+    struct_type: Any = dataclasses.field(compare=False)  # the same for Arrow, null for a column that it does not know
+    written: Any = dataclasses.field(compare=False)  # the Arrow type of the values that are written to the tag
 
 
 class SingleOutput:
@@ -60,12 +56,9 @@ class SingleOutput:
 
 
 class ArrowOutputs:
-    """Writes the results that are read as batches for Spark.
+    """Writes the results that are read as batches for Spark; a full batch has so many `rows`.
 
-    Args:
-        emit: takes a batch.
-        rows: of a full batch.
-        type_of: the Arrow type of a tag's rows, where it is not read under its name.
+    `type_of`: the Arrow type of a tag's rows, where it is not read under its name.
     """
 
     # A writer for each pair of operator and result, not one for each result: rows of different operators have different
@@ -87,10 +80,7 @@ class ArrowOutputs:
         self._loop = loop
         self._type_of = type_of
         self._latencies = [
-            (
-                result,
-                self._writer(RowLayout.of_new_rows(ColumnGroup.of("latencies", result.struct_type, "")), result),
-            )
+            (result, self._writer(_new_rows("latencies", result.struct_type), result))
             for result in results
             if result.tag == LATENCIES
         ]
@@ -138,7 +128,7 @@ class ArrowOutputs:
 def without_rows(results: Sequence[ResultPlan], source: pa.Schema) -> pa.RecordBatch:
     """A batch like those that are written for the first result, but empty; `source` is the schema of the input."""
     result = results[0]
-    layout = RowLayout.of_new_rows(ColumnGroup.of("nothing", result.struct_type, ""))
+    layout = _new_rows("nothing", result.struct_type)
     if result.tag is None and not result.undeclared:
         layout = result.node.layout
     elif result.tag == DEAD_LETTERS:
@@ -152,7 +142,11 @@ def without_rows(results: Sequence[ResultPlan], source: pa.Schema) -> pa.RecordB
 def _side_layout(node: StreamNode, tag: OutputTag, written: Any) -> RowLayout:
     if tag == DEAD_LETTERS:  # the operator's input, and what went wrong
         return node.parents[0].layout.with_columns(ERROR_GROUP)
-    return RowLayout.of_new_rows(ColumnGroup.of(tag.name, written, "value"))
+    return _new_rows(tag.name, written)
+
+
+def _new_rows(name: str, written: Any) -> RowLayout:
+    return RowLayout.of_new_rows(ColumnGroup.of(name, written, "value"))
 
 
 def _packed(batch: pa.RecordBatch) -> bytes:
@@ -164,7 +158,7 @@ def _packed(batch: pa.RecordBatch) -> bytes:
 
 def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Array]) -> list[pa.Array]:
     """The columns of the result; null where this operator does not have one (dead letters of several operators)."""
-    wanted = [struct_type.field(i) for i in range(struct_type.num_fields)]
+    wanted = fields_of(struct_type)
     if [field.name for field in wanted] == list(layout.names):
         return columns
     known: Mapping[str, pa.Array] = {n.lower(): column for n, column in zip(layout.names, columns, strict=True)}
@@ -199,14 +193,14 @@ class _UndeclaredOutput(Output):
 
 
 def encoders_of(results: Sequence[ResultPlan]) -> list[BatchEncoder]:
-    """The encoder of each result of a chain."""
+    """The encoder of each result of a chain: of the only one its columns, of several a `tagged_union`."""
     if len(results) == 1:
-        (result,) = results
-        names = result.schema.names
-        return [SingleResult(tuple(map(str, range(len(names))) if are_ambiguous(names) else names))]
+        names = results[0].schema.names
+        given = list(map(str, range(len(names)))) if are_ambiguous(names) else names
+        return [lambda columns: pa.RecordBatch.from_arrays(list(columns), given)]
     # Fields by number: not every name finds its way through a struct.
-    struct_types = tuple(_numbered(result.struct_type) for result in results)
-    return [TaggedUnion(number, struct_types) for number in range(len(results))]
+    struct_types = [_numbered(result.struct_type) for result in results]
+    return [partial(tagged_union, number, struct_types) for number in range(len(results))]
 
 
 def are_ambiguous(names: Sequence[str]) -> bool:
@@ -218,42 +212,18 @@ def _numbered(struct_type: pa.DataType) -> pa.DataType:
     return pa.struct([(str(i), normalized(field.type)) for i, field in enumerate(fields_of(struct_type))])
 
 
-class BatchEncoder(Protocol):
-    """Makes a batch for Spark of one result's columns."""
-
-    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class SingleResult:
-    """The columns themselves: for a chain of one result."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(columns), list(self.names))
-
-
-@dataclasses.dataclass(frozen=True)
-class TaggedUnion:
+def tagged_union(number: int, struct_types: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
     """Several results in one DataFrame: a struct column for each, of which the row has one, and its number."""
-
     # mapInArrow gives one DataFrame, and an evaluation for each result would repeat the calls. Not one struct of all
     # columns: two results may have a column of one name and different types.
-
-    number: int
-    struct_types: tuple[Any, ...]  # of all results
-
-    def __call__(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        count, struct_type = len(columns[0]), self.struct_types[self.number]
-        arrays: list[pa.Array] = [pa.nulls(count, other) for other in self.struct_types]
-        fields = fields_of(struct_type)
-        arrays[self.number] = pa.StructArray.from_arrays(
-            [_as_field(as_normalized(column), field) for column, field in zip(columns, fields, strict=True)],
-            fields=fields,
-        )
-        numbers = pa.repeat(pa.scalar(self.number, pa.int32()), count)
-        return pa.RecordBatch.from_arrays([numbers, *arrays], ["result", *(f"r{i}" for i in range(len(arrays)))])
+    count, fields = len(columns[0]), fields_of(struct_types[number])
+    arrays: list[pa.Array] = [pa.nulls(count, other) for other in struct_types]
+    arrays[number] = pa.StructArray.from_arrays(
+        [_as_field(as_normalized(column), field) for column, field in zip(columns, fields, strict=True)],
+        fields=fields,
+    )
+    numbers = pa.repeat(pa.scalar(number, pa.int32()), count)
+    return pa.RecordBatch.from_arrays([numbers, *arrays], ["result", *(f"r{i}" for i in range(len(arrays)))])
 
 
 def _as_field(column: pa.Array, field: pa.Field) -> pa.Array:

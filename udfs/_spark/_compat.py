@@ -45,7 +45,8 @@ SPATIAL: tuple[type, ...] = tuple(
 )
 
 try:
-    from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+    from pyspark.sql.udtf import AnalyzeArgument as AnalyzeArgument
+    from pyspark.sql.udtf import AnalyzeResult as AnalyzeResult
 
     HAS_ANALYZE = True
 except ImportError:  # before Spark 4.0: a table function has one schema for all its tables
@@ -53,44 +54,21 @@ except ImportError:  # before Spark 4.0: a table function has one schema for all
     HAS_ANALYZE = False
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+    from pyspark.sql.datasource import DataSource as DataSource
+    from pyspark.sql.datasource import DataSourceArrowWriter as DataSourceArrowWriter
+    from pyspark.sql.datasource import WriterCommitMessage as WriterCommitMessage
 
     HAS_DATA_SOURCES = True
 except ImportError:  # before Spark 4.0
     DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[assignment,misc]
     HAS_DATA_SOURCES = False
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
 
     HAS_STREAM_WRITERS = True
 except ImportError:  # before Spark 4.1: writers of streams get rows, of which not each value is exact
     DataSourceStreamArrowWriter = object  # type: ignore[assignment,misc]
     HAS_STREAM_WRITERS = False
-
-__all__ = (
-    "COLUMN_EVAL_TYPE",
-    "HAS_STREAM_WRITERS",
-    "SPATIAL",
-    "AnalyzeArgument",
-    "AnalyzeResult",
-    "DataSource",
-    "DataSourceArrowWriter",
-    "DataSourceStreamArrowWriter",
-    "TimeType",
-    "VariantType",
-    "WriterCommitMessage",
-    "active_context",
-    "check_data_sources",
-    "check_table_functions",
-    "column_function",
-    "column_type",
-    "column_udf",
-    "condition_of",
-    "from_ddl",
-    "inside",
-    "setting",
-    "to_arrow",
-)
 
 _CHAINED = ("f", "g")  # what the functions are called in the closure with which Spark's worker chains them
 Batches = Callable[[Iterator[Any]], Iterator[pa.Array]]
@@ -127,7 +105,6 @@ def from_ddl(ddl: str) -> spark.DataType:
 
 
 def condition_of(error: PySparkException) -> str | None:
-    """Spark's name of an error."""
     return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
 
 
@@ -137,6 +114,14 @@ def setting(session: Any, name: str) -> str:
         return str(session.conf.get(name))
     except Exception:
         return ""
+
+
+def change_setting(session: Any, name: str, value: str | None) -> None:
+    """Set it; with None unset it."""
+    if value is None:
+        session.conf.unset(name)
+    else:
+        session.conf.set(name, value)
 
 
 def check_data_sources() -> None:
@@ -211,7 +196,6 @@ def inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
 
 
 def column_udf(function: Batches, data_type: spark.DataType) -> Any:
-    """The UDF that makes a column of columns."""
     given: Any = column_function(function, data_type)
     if arrow_udf is not None:
         return arrow_udf(given, column_type(data_type))  # type: ignore[call-overload]

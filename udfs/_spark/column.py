@@ -62,15 +62,11 @@ class ColumnTask:
         arrow_types = self._declared(columns)
         # The first batch may be small: another async column below this one emits results early.
         rows = max(len(columns[0]), MIN_BATCH_ROWS)
-        return start_function(
-            self.function_plan,
-            lambda values, *_: writer.array(values),
-            spec.parameters,
-            arrow_types,
-            rows,
-            self._report_spec,
-            waited,
-        )
+
+        def write(values: Sequence[Any], origins: Sequence[Any]) -> pa.Array:
+            return writer.array(values)
+
+        return start_function(self.function_plan, write, spec.parameters, arrow_types, rows, self._report_spec, waited)
 
     def _read(self, batch: Any) -> InputBatch:
         columns, token = _columns(batch), BatchToken()
@@ -116,7 +112,6 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 
 
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
-    """A function's results as a column of Spark."""
     function_plan, data_type = plan_function(spec, options, returns)
     for given in columns:
         if not isinstance(given, (str, Column)):

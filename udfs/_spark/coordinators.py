@@ -72,16 +72,11 @@ def without_coordinator() -> Iterator[None]:
 
 
 def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfig | None:
-    """The coordinator of a function's tasks; None if the function has no limit of the whole job.
-
-    Raises:
-        OptionError: it has such a limit, and there can be no coordinator; the message names the ways out.
-    """
+    """The coordinator of a function's tasks; None if the function has no limit of the whole job."""
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
-    config = CoordinatorConfig(
-        coordinator_url(options.coordinator), _namespace, _name_of(spec.function), _application()
-    )
+    url = coordinator_url(options.coordinator)
+    config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application())
     _prepare(config, options)
     return config
 
@@ -164,16 +159,14 @@ def _context_of(session: SparkSession) -> Any:
     if hasattr(session, "_jsparkSession"):
         return session.sparkContext
     context = active_context()
-    if context is None or setting(session, "spark.app.id") != context.applicationId:
-        return None
-    return context
+    is_here = context is not None and setting(session, "spark.app.id") == context.applicationId
+    return context if is_here else None
 
 
 def _given(given: str, context: Any) -> SecretUrl:
     url = checked_url(given, "coordinator")
-    if context is None or is_local(context) or _is_of_one_host(driver_host(context)):
-        return SecretUrl(url)
-    if _is_of_one_host(urlsplit(url).hostname):
+    is_alone = context is None or is_local(context) or _is_of_one_host(driver_host(context))
+    if not is_alone and _is_of_one_host(urlsplit(url).hostname):
         raise OptionError(
             f"coordinator={without_secrets(url)!r} leads each machine to a server of its own, which keeps no limit of "
             "the whole job; name a host that all executors reach"

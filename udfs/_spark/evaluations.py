@@ -34,6 +34,7 @@ from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
+from ._compat import change_setting
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
@@ -84,51 +85,38 @@ class ChainTask:
 class Evaluation:
     """One stage that gives the results that are read of a chain, not bound to a DataFrame yet.
 
-    A single result is its DataFrame. Several results are a `TaggedUnion`, from which `result_frame` takes each.
-
-    Args:
-        schema: the schema of the task's batches, for Spark.
-        names: the names of the columns in the end.
-        numbers: the number of each result in the tagged union.
+    A single result is its DataFrame. Several results are a `tagged_union`, from which `result_frame` takes each.
     """
 
     task: ChainTask
-    schema: spark.StructType
-    names: Sequence[str]
-    numbers: Mapping[ResultPlan, int]
+    schema: spark.StructType  # of the task's batches
+    names: Sequence[str]  # of the columns in the end
+    numbers: Mapping[ResultPlan, int]  # of each result in the tagged union
 
     def over(self, df: DataFrame) -> DataFrame:
-        """The stage over a DataFrame of the chain's source."""
-        # PySpark finds columns by name, which fails for some names. So we rename these columns to their positions.
-        plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
-        frame = plain.mapInArrow(self.task, self.schema)
+        frame = findable(df).mapInArrow(self.task, self.schema)
         return frame if self.schema.names == self.names else frame.toDF(*self.names)
 
 
-def plan_evaluation(results: Sequence[ResultPlan], *, object_reuse: bool, latency_interval: float | None) -> Evaluation:
-    """The evaluation that gives these results.
+def findable(df: DataFrame) -> DataFrame:
+    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
+    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
 
-    Raises:
-        FunctionError: there are several results, and a column of one has a type that Arrow does not know.
-    """
-    nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
-    plan = ChainPlan(nodes, any(r.node is nodes[0] for r in results), object_reuse, latency_interval)
-    task = ChainTask(plan, tuple(results), timestamp_type(), uuid.uuid4().hex)
-    numbers = {result: number for number, result in enumerate(results)}
-    if len(results) == 1:
-        schema = results[0].schema
-        return Evaluation(task, _numbered(schema) if are_ambiguous(schema.names) else schema, schema.names, numbers)
-    tagged_union = spark.StructType().add("result", "integer")
-    for result, number in numbers.items():
-        for field in result.schema.fields:
-            arrow_type(field.dataType, f"column {field.name!r}")
-        tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-    return Evaluation(task, tagged_union, tagged_union.names, numbers)
+
+def findable_schema(schema: spark.StructType) -> spark.StructType:
+    return _numbered(schema) if are_ambiguous(schema.names) else schema
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
+
+
+def arrow_struct(schema: spark.StructType) -> pa.DataType:
+    """The Arrow type of rows of this schema; null for a column that Arrow does not know."""
+    arrow_types = [arrow_type_or_none(field) for field in schema.fields]
+    stored = [pa.null() if one is None else stored_type(one) for one in arrow_types]
+    return pa.struct(list(zip(schema.names, stored, strict=True)))
 
 
 STREAMING = (
@@ -159,7 +147,6 @@ class PersistedResults:
         return frame
 
     def close(self) -> None:
-        """Release everything."""
         self.evaluated.clear()
         while self._frames:
             self._frames.pop().unpersist()
@@ -185,37 +172,25 @@ def _persist(frame: DataFrame) -> DataFrame:
                     for name in OFF_IN_CACHED_PLANS:
                         before = conf.get(name, None)
                         conf.set(name, "false")
-                        if before is None:
-                            undo.callback(conf.unset, name)
-                        else:
-                            undo.callback(conf.set, name, before)
+                        undo.callback(change_setting, frame.sparkSession, name, before)
         return frame.persist()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamSource:
-    """Where a chain begins: a DataFrame, or a side output of another chain.
+    """Where a chain begins: a DataFrame, or a side output of another chain."""
 
-    Args:
-        origin: None in the test kit, which runs a chain over rows of its own.
-        redact: the option for all operators that do not set it.
-    """
-
-    origin: DataFrame | ResultRef | None
+    origin: DataFrame | ResultRef | None  # None in the test kit, which runs a chain over rows of its own
     object_reuse: bool
     latency_interval: float | None
-    redact: Redact | None
+    redact: Redact | None  # for all operators that do not set it
     persisted: PersistedResults
 
     @classmethod
     def of(
         cls, df: DataFrame | None, object_reuse: bool, latency_interval: Seconds | None, redact: Any
     ) -> StreamSource:
-        """The arguments of an `AsyncStream`, checked.
-
-        Raises:
-            OptionError: a value that cannot work.
-        """
+        """The arguments of an `AsyncStream`; raises OptionError for a value that cannot work."""
         interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
         reuse = flag(object_reuse, "object_reuse")
         return cls(df, reuse, interval, redaction(redact, "redact"), PersistedResults())
@@ -265,12 +240,24 @@ class StreamSource:
         packed = result_plan(node, undeclared=True)
         return unpacked(result_frame(evaluated, numbers[packed], packed), result.tag)
 
-    def plan(self, results: list[ResultPlan]) -> Evaluation:
-        """The evaluation that gives these results."""
-        return plan_evaluation(results, object_reuse=self.object_reuse, latency_interval=self.latency_interval)
+    def plan(self, results: Sequence[ResultPlan]) -> Evaluation:
+        """The evaluation that gives these results; if there are several, Arrow has to know the types of all columns."""
+        nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
+        is_source_read = any(result.node is nodes[0] for result in results)
+        plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
+        task = ChainTask(plan, tuple(results), timestamp_type(), uuid.uuid4().hex)
+        numbers = {result: number for number, result in enumerate(results)}
+        if len(results) == 1:
+            schema = results[0].schema
+            return Evaluation(task, findable_schema(schema), schema.names, numbers)
+        tagged_union = spark.StructType().add("result", "integer")
+        for result, number in numbers.items():
+            for field in result.schema.fields:
+                arrow_type(field.dataType, f"column {field.name!r}")
+            tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
+        return Evaluation(task, tagged_union, tagged_union.names, numbers)
 
     def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
-        """That evaluation over `df`."""
         if df.isStreaming and (keep or results[0].tag is not None):
             raise FunctionError(STREAMING)
         evaluation = self.plan(results)
@@ -341,13 +328,10 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
         inputs = _inputs_of_dead_letters(node) if tag == DEAD_LETTERS else []
         declared, group = rows_type(tag.schema, f"side output {tag.name!r}")
         schema, written = spark.StructType([*inputs, *declared.fields]), group.arrow_type
-    arrow_types = [arrow_type_or_none(field) for field in schema.fields]
-    fields = zip(schema.names, (pa.null() if one is None else stored_type(one) for one in arrow_types), strict=True)
-    return ResultPlan(node, tag, undeclared, schema, pa.struct(fields), written)
+    return ResultPlan(node, tag, undeclared, schema, arrow_struct(schema), written)
 
 
 def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    """One result out of a `TaggedUnion` of several."""
     return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 

@@ -42,12 +42,7 @@ MAX_TTL = 1e10  # seconds: no row is older than 300 years, and Spark has no long
 
 
 def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -> DataFrame:
-    """The distinct arguments in these columns; with `needs_all` only those without a NULL.
-
-    Raises:
-        OptionError: it is not a DataFrame.
-        FunctionError: a column is missing, or has a type that Spark cannot compare.
-    """
+    """The distinct arguments in these columns; with `needs_all` only those without a NULL."""
     if not hasattr(type(df), "mapInArrow"):
         raise OptionError(f"a LookupTable takes a DataFrame, not {safe_repr(df)}")
     for column in columns:
@@ -86,10 +81,6 @@ class ResultTable:
     Args:
         where: a path, which has a slash, a backslash or a colon; or the name of a table in the catalog.
         format: the format of a table that is created.
-
-    Raises:
-        FunctionError: the function gives 0..n results, or two columns of the table would have one name.
-        OptionError: the format cannot store results.
     """
 
     # _fields: the columns of a result in `joined` and `shown`
@@ -158,9 +149,6 @@ class ResultTable:
 
         Args:
             arguments: the type that they must have.
-
-        Raises:
-            FunctionError: it is not a table of a LookupTable, or has results or arguments of another type.
         """
         rows = self._read()
         if rows is None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as spark
 
-from .._arrow.objects import ObjectForm, ObjectType
-from .._arrow.rows import fields_of, normalized
+from .._arrow.objects import ObjectForm, ObjectType, changed_inside, fields_of
+from .._arrow.rows import normalized
 from .._errors.exceptions import AsyncUDFError
 from .._functions.annotations import function_hints, without_none
 from .._functions.signature import FunctionSpec, behind_decorators
@@ -220,19 +220,11 @@ def user_defined_type(arrow_type: pa.DataType, udt: spark.UserDefinedType, who: 
 def of_batch(arrow_type: pa.DataType) -> pa.DataType:
     """The same for the type of a column that Spark has written, which tells variants and geometries and no more."""
     if pa.types.is_struct(arrow_type):
-        fields = fields_of(arrow_type)
-        marks = {mark for field in fields for mark in field.metadata or ()}
-        forms = [form for mark, form in _MARKS.items() if mark in marks]
-        return ObjectType(arrow_type, forms[0]) if forms else pa.struct(list(map(_of_batch, fields)))
-    if pa.types.is_list(arrow_type):
-        return pa.list_(_of_batch(arrow_type.value_field))
-    if pa.types.is_map(arrow_type):
-        return pa.map_(_of_batch(arrow_type.key_field), _of_batch(arrow_type.item_field))
-    return arrow_type
-
-
-def _of_batch(field: pa.Field) -> pa.Field:
-    return field.with_type(of_batch(field.type))
+        marks = {mark for field in fields_of(arrow_type) for mark in field.metadata or ()}
+        for mark, form in _MARKS.items():
+            if mark in marks:
+                return ObjectType(arrow_type, form)
+    return changed_inside(arrow_type, of_batch)
 
 
 # The metadata of one of the fields of such a struct.

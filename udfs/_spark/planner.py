@@ -24,40 +24,18 @@ from .._errors.records import ERROR_FIELDS, Redact
 from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
 from .._functions.options import OnError, Options
-from .._functions.process_function import (
-    FlatMapFunction,
-    MapFunction,
-    plain_function,
-    process_function,
-)
+from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
+from . import schemas
 from .coordinators import coordinator_config
 from .pickling import check_function_picklable, check_picklable
-from .schemas import (
-    arguments,
-    arrow_type_or_none,
-    as_nullable,
-    check_names,
-    check_source,
-    column_names,
-    joined_schema,
-    result_fields,
-    rows_type,
-    watermark_position,
-)
 from .types import arrow_type, parsed, parsed_offline
 
 
 def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[FunctionPlan, spark.DataType]:
-    """The plan that travels to the executors, and the Spark type of a result as Spark gets it.
-
-    Raises:
-        FunctionError: the type is unknown, or the store cannot keep it, or the function cannot be sent to the
-            executors.
-        OptionError: the store could mistake another function's results for those of this one.
-    """
+    """The plan that travels to the executors, and the Spark type of a result as Spark gets it."""
     declared = _known(spec, returns)
     coordinator = coordinator_config(spec, options)
     function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), coordinator=coordinator)
@@ -67,17 +45,13 @@ def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[F
 
 
 def result_type(spec: FunctionSpec, options: Options, returns: Any) -> spark.DataType:
-    """The Spark type of a result as Spark gets it; plans nothing.
-
-    Raises:
-        FunctionError: the type is unknown.
-    """
+    """The Spark type of a result as Spark gets it; plans nothing."""
     declared = _known(spec, returns)
     return _captured(declared) if options.on_error is OnError.CAPTURE else declared
 
 
 def _known(spec: FunctionSpec, returns: Any) -> spark.DataType:
-    declared = _declared(spec, returns, parsed)
+    declared = _declared(spec, returns)
     if declared is None:
         raise _not_inferred(spec)
     return declared
@@ -92,30 +66,26 @@ def _not_inferred(spec: FunctionSpec) -> FunctionError:
     )
 
 
-def _declared(spec: FunctionSpec, returns: Any, read: Callable[[str], spark.DataType]) -> spark.DataType | None:
+def _declared(
+    spec: FunctionSpec, returns: Any, read: Callable[[str], spark.DataType] = parsed
+) -> spark.DataType | None:
     declared = returns if returns is not None else spec.returns
     if declared is not None:
         declared = declared if isinstance(declared, spark.DataType) else read(declared)
-        check_names(declared, spec.name)
+        schemas.check_names(declared, spec.name)
     return declared
 
 
 def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKeys:
-    """The keys of a function's results in a store."""
-    declared = _declared(spec, returns, parsed)
-    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name)).result_keys()
+    return _plan_without_coordinator(spec, options, _declared(spec, returns)).result_keys()
 
 
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function`, for the test kit: without a session, and a function need not tell its type.
-
-    Raises:
-        FunctionError, OptionError: what it tells is refused by `plan_function` too.
-    """
+    """As `plan_function`, for the test kit: without a session, and a function need not tell its type."""
     declared = _declared(spec, returns, _read_offline)
     if declared is None and spec.unread is not None:
         raise _not_inferred(spec)
-    function_plan = FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
+    function_plan = _plan_without_coordinator(spec, options, declared)
     function_plan.check_stored()
     return function_plan
 
@@ -125,6 +95,10 @@ def _read_offline(ddl: str) -> spark.DataType:
         return parsed_offline(ddl)
     except UnknownTypeError:
         return parsed(ddl)  # by Spark, if there is a session
+
+
+def _plan_without_coordinator(spec: FunctionSpec, options: Options, declared: spark.DataType | None) -> FunctionPlan:
+    return FunctionPlan(spec, options, None if declared is None else arrow_type(declared, spec.name))
 
 
 def _captured(value: spark.DataType) -> spark.DataType:
@@ -139,19 +113,14 @@ def _captured(value: spark.DataType) -> spark.DataType:
 
 
 def source_node(df: DataFrame) -> StreamNode:
-    """The rows of a DataFrame.
-
-    Raises:
-        FunctionError: it has no columns, or one that cannot be read.
-    """
-    check_source(df.schema, "the DataFrame")
+    schemas.check_source(df.schema, "the DataFrame")
     return rows_node(df.schema)
 
 
 def rows_node(schema: spark.StructType) -> StreamNode:
     """The source of a chain: rows with these columns."""
-    fields = schema.fields
-    layout = RowLayout(tuple(field.name for field in fields), tuple(arrow_type_or_none(field) for field in fields))
+    arrow_types = tuple(map(schemas.arrow_type_or_none, schema.fields))
+    layout = RowLayout(tuple(schema.names), arrow_types)
     return StreamNode(None, (), layout, schema)
 
 
@@ -170,10 +139,6 @@ def wait_node(
 
     Args:
         columns: their names, or plain references to them, as to those of `df` if that is what the stream reads.
-
-    Raises:
-        FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
-        OptionError: no strategy, or no name.
     """
     if strategy is not None and not isinstance(strategy, WatermarkStrategy):
         raise OptionError(f"watermark must be a WatermarkStrategy, not {safe_repr(strategy)}")
@@ -185,19 +150,15 @@ def wait_node(
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
-    spec, positions = arguments(spec, fields, column_names(columns, parent.schema, df))
+    spec, positions = schemas.arguments(spec, fields, schemas.column_names(columns, parent.schema, df))
     function_plan, data_type = plan_function(spec, options, returns)
     if options.writes_dead_letters:
-        joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
-    added = result_fields(function_plan, data_type, result_column)
-    schema = joined_schema(fields, added, spec.name, may_name=result_column is None)
+        schemas.joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
+    added = schemas.result_fields(function_plan, data_type, result_column)
+    schema = schemas.joined_schema(fields, added, spec.name, may_name=result_column is None)
     names = tuple(fields[i].name for i in positions)
-    group = ColumnGroup.of(
-        spec.name,
-        function_plan.written,
-        result_column or spec.name,
-        whole=result_column is not None or not isinstance(data_type, spark.StructType),
-    )
+    is_whole = result_column is not None or not isinstance(data_type, spark.StructType)
+    group = ColumnGroup.of(spec.name, function_plan.written, result_column or spec.name, whole=is_whole)
     layout = parent.layout.with_columns(group)
     node = StreamNode(WaitFactory(function_plan, positions, names), (parent,), layout, schema)
     if watermark_column is None:
@@ -207,17 +168,19 @@ def wait_node(
 
 
 def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name: str) -> StreamNode:
-    position = watermark_position(strategy, parent.schema.fields)
+    position = schemas.watermark_position(strategy, parent.schema.fields)
     ntz = position is not None and isinstance(parent.schema.fields[position].dataType, spark.TimestampNTZType)
     data_type = spark.TimestampNTZType() if ntz else spark.TimestampType()
-    schema = joined_schema(parent.schema.fields, [spark.StructField(name, data_type, True)], "with_watermark_column")
+    schema = schemas.joined_schema(
+        parent.schema.fields, [spark.StructField(name, data_type, True)], "with_watermark_column"
+    )
     group = WatermarkColumnGroup.of("with_watermark_column", arrow_type(data_type, name), name)
     return StreamNode(WatermarkColumnFactory(), (parent,), parent.layout.with_columns(group), schema)
 
 
 def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
     """The same rows with event times and watermarks."""
-    position = watermark_position(strategy, parent.schema.fields)
+    position = schemas.watermark_position(strategy, parent.schema.fields)
     if strategy.source is WatermarkSource.NOTHING and not parent.layout.is_source:
         raise FunctionError(
             "WatermarkStrategy.per_batch() follows the batches of the DataFrame; assign it before the first operator"
@@ -243,7 +206,7 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
     check_function_picklable(name, function or process)
     parent.layout.whole()
-    schema, group = rows_type(parent.schema if returns is None else returns, name)
+    schema, group = schemas.rows_type(parent.schema if returns is None else returns, name)
     factory = ProcessFactory(name, process, group, function is None, redact)
     return StreamNode(factory, (parent,), RowLayout.of_new_rows(group), schema)
 
@@ -251,15 +214,15 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
 def union_node(parents: Sequence[StreamNode]) -> StreamNode:
     """The rows of several streams of the same columns."""
     # Columns must agree in name, type and order. To reorder them silently would be one more rule; `map` does it.
-    wanted = [(field.name, as_nullable(field.dataType)) for field in parents[0].schema.fields]
+    wanted = [(field.name, schemas.as_nullable(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:
-        if (found := [(field.name, as_nullable(field.dataType)) for field in parent.schema.fields]) != wanted:
+        if (found := [(field.name, schemas.as_nullable(field.dataType)) for field in parent.schema.fields]) != wanted:
             one, other = (
                 ", ".join(f"{name} {data_type.simpleString()}" for name, data_type in c) for c in (wanted, found)
             )
             raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
     schema = spark.StructType([spark.StructField(name, data_type, True) for name, data_type in wanted])
-    group = rows_type(schema, "union")[1]
+    group = schemas.rows_type(schema, "union")[1]
     for parent in parents:
         parent.layout.whole()
     return StreamNode(UnionFactory(group), tuple(parents), RowLayout.of_new_rows(group), schema)

@@ -15,17 +15,13 @@ from .schemas import arguments, check_source, column_names, is_comparable
 
 
 class RowCounts(NamedTuple):
-    """What a function would read: its columns, all rows, those that make a call, and the distinct arguments of these.
-
-    `distinct` is None if Spark cannot compare them. `tasks` run at a time; over Spark Connect, which does not tell the
-    cores, one for each partition.
-    """
+    """What a function would read."""
 
     columns: tuple[str, ...]
     rows: int
-    called: int
-    distinct: int | None
-    tasks: int
+    called: int  # rows that make a call
+    distinct: int | None  # arguments of these; None if Spark cannot compare them
+    tasks: int  # at a time; over Spark Connect, which does not tell the cores, one for each partition
 
 
 def count_rows(
@@ -36,9 +32,6 @@ def count_rows(
     Args:
         skips_nulls: rows with a NULL among the arguments make no call.
         approximate: count distinct arguments with an error of about 5%, and without a shuffle of all of them.
-
-    Raises:
-        FunctionError: unknown columns, or a function that cannot take these.
     """
     fields = df.schema.fields
     check_source(df.schema, "the DataFrame")

@@ -35,8 +35,14 @@ def check_source(schema: spark.StructType, what: str) -> None:
 def check_table(schema: spark.StructType, what: str) -> None:
     """The same for rows that Spark sends one by one, without Arrow."""
     check_columns(schema, what)
-    check_structs(schema)
     _refuse(schema, _NOT_IN_PYTHON)
+    for field in schema.fields:
+        if (twice := _name_given_twice(field.dataType)) is not None:  # Spark refuses it when the query runs
+            raise FunctionError(
+                f"column {field.name!r} has a struct with two fields called {twice!r}, which Spark hands to no Python "
+                "function, also if it does not read them: leave the column out, or give each field its own name, as in "
+                f"df.withColumn({field.name!r}, sf.col({field.name!r}).cast('struct<...>'))"
+            )
 
 
 def _refuse(schema: spark.StructType, types: Mapping[str, str]) -> None:
@@ -53,17 +59,6 @@ def check_columns(schema: spark.StructType, what: str) -> None:
     """Raises FunctionError for rows without columns: Spark loses their number between the JVM and Python."""
     if not schema.fields:
         raise FunctionError(f"{what} has no columns, and Spark loses count of such rows; give it at least one")
-
-
-def check_structs(schema: spark.StructType) -> None:
-    """Raises FunctionError for a column that has two values under one name: Spark refuses it when the query runs."""
-    for field in schema.fields:
-        if (twice := _name_given_twice(field.dataType)) is not None:
-            raise FunctionError(
-                f"column {field.name!r} has a struct with two fields called {twice!r}, which Spark hands to no Python "
-                "function, also if it does not read them: leave the column out, or give each field its own name, as in "
-                f"df.withColumn({field.name!r}, sf.col({field.name!r}).cast('struct<...>'))"
-            )
 
 
 def check_names(data_type: spark.DataType, who: str) -> None:
@@ -124,13 +119,10 @@ def is_comparable(data_type: spark.DataType) -> bool:
 def joined_schema(
     fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str, *, may_name: bool = False
 ) -> spark.StructType:
-    """The columns, then the added ones.
+    """The columns, then the added ones. Raises FunctionError if two have one name.
 
     Args:
         may_name: whether the caller's `as_` would put the added columns into one.
-
-    Raises:
-        FunctionError: two columns have one name.
     """
     seen = {field.name.lower() for field in fields}
     for field in added:
@@ -150,9 +142,6 @@ def arguments(
     """The function as it reads these columns, and their positions.
 
     Without names it reads the columns called like its parameters; a function of whole rows reads all columns.
-
-    Raises:
-        FunctionError: there is no such column, or the columns do not fit the function.
     """
     names = [field.name for field in fields]
     takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
@@ -193,13 +182,9 @@ _WATERMARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
 }
 
 
-def watermark_position(strategy: WatermarkStrategy | None, fields: Sequence[spark.StructField]) -> int | None:
-    """The position of a strategy's column; None if it reads none.
-
-    Raises:
-        FunctionError: there is no such column, or it is of a type that the strategy cannot read.
-    """
-    if strategy is None or strategy.column is None:
+def watermark_position(strategy: WatermarkStrategy, fields: Sequence[spark.StructField]) -> int | None:
+    """The position of a strategy's column; None if it reads none. Raises FunctionError unless it can be read."""
+    if strategy.column is None:
         return None
     position = column_position(strategy.column, [field.name for field in fields])
     data_type = fields[position].dataType
@@ -222,11 +207,7 @@ def result_fields(
 
 
 def column_position(column: str, names: Sequence[str]) -> int:
-    """The position of the column of that name, which may be in `backticks`.
-
-    Raises:
-        FunctionError: there is no such column, or several.
-    """
+    """The position of the one column of that name, which may be in `backticks`; FunctionError if there is none."""
     # Ignore case, as Spark does; if two names differ in case only, take the exact one.
     for wanted in (column, _literally(column)):
         exact = [i for i, name in enumerate(names) if name == wanted]
@@ -256,9 +237,6 @@ def column_names(columns: Sequence[Any], schema: spark.StructType, df: DataFrame
     Args:
         schema: all columns that there are.
         df: the DataFrame that has them, if there is one: `df.id` is certain then.
-
-    Raises:
-        FunctionError: one is neither a name nor a plain reference to a column.
     """
     return tuple(column if isinstance(column, str) else _name(column, schema, df) for column in columns)
 

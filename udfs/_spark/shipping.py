@@ -119,8 +119,7 @@ def _needed(shipped: Sequence[str]) -> list[Requirement]:
         lines = importlib.metadata.requires(LIBRARY) or []
     except importlib.metadata.PackageNotFoundError:  # the driver itself runs from a zip
         return []
-    all_needed = map(Requirement, lines)
-    return [one for one in all_needed if one.marker is None and one.name not in shipped]
+    return [one for one in map(Requirement, lines) if one.marker is None and one.name not in shipped]
 
 
 def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
@@ -133,9 +132,7 @@ def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
         # Spark's message says that Python has another minor version there, or cannot be started.
         raise AsyncUDFError(f"the executors cannot run Python for this session: {error}") from error
     for seen in (json.loads(row.seen) for row in told):
-        lacks = [
-            f"{what} ({has})" for one in needed if (what := str(one)) and (has := _mismatch(one, seen["versions"]))
-        ]
+        lacks = [f"{one} ({has})" for one in needed if (has := _mismatch(one, seen["versions"]))]
         if seen["error"]:
             lacks.append(f"asyncudf cannot be imported: {seen['error']}")
         if lacks:

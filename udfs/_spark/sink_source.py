@@ -35,25 +35,17 @@ logger = logging.getLogger("asyncudf")
 
 @dataclasses.dataclass(frozen=True)
 class SinkDeclaration:
-    """What `sink_source` was called with.
-
-    Args:
-        dead_letters: the folder for rows that fail; None where a failed row fails the write.
-    """
+    """What `sink_source` was called with."""
 
     name: str
     plan: SinkPlan
     columns: tuple[str, ...]
-    dead_letters: str | None
+    dead_letters: str | None  # the folder for rows that fail; None where a failed row fails the write
     # Made here, where Spark pickles the class and knows the driver's channels: the process that plans a write does not.
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec(ENTRY_POINT))
 
     def as_class(self) -> type[DataSource]:
-        """The class for `spark.dataSource.register`.
-
-        Raises:
-            FunctionError: this Spark has no data sources in Python.
-        """
+        """The class for `spark.dataSource.register`; FunctionError if this Spark has no data sources in Python."""
         check_data_sources()
         return type("SinkSource", (_SinkSource,), {"declared": self, "__module__": __name__})
 
@@ -99,94 +91,70 @@ class _SinkSource(DataSource):
 
 @dataclasses.dataclass
 class _Ended(WriterCommitMessage):
-    """What a task has done."""
-
     micro_batch: str = ""
     figures: list[str] = dataclasses.field(default_factory=list)
     letters: list[bytes] = dataclasses.field(default_factory=list)
 
 
-def _write(task: SinkTask, batches: Iterator[pa.RecordBatch], micro_batch: str) -> _Ended:
-    ended = _Ended(micro_batch)
-    for figures, letters in task.ends(batches):
-        if figures is not None:
-            ended.figures.append(figures)
-        if letters is not None:
-            ended.letters.append(letters)
-    return ended
+class _Ends:
+    """What is the same for a DataFrame and for a micro-batch."""
 
-
-class _Writer(DataSourceArrowWriter):
     def __init__(self, task: SinkTask, folder: DeadLetterFolder | None) -> None:
         self._task, self._folder = task, folder
 
+    def _write(self, batches: Iterator[pa.RecordBatch], micro_batch: str) -> _Ended:
+        ended = _Ended(micro_batch)
+        for figures, letters in self._task.ends(batches):
+            if figures is not None:
+                ended.figures.append(figures)
+            if letters is not None:
+                ended.letters.append(letters)
+        return ended
+
+    def _commit(self, messages: Sequence[Any], name: str) -> None:
+        """All tasks have succeeded: keep the rows that failed. Spark may say so again for the same micro-batch."""
+        ended = [message for message in messages if message is not None]
+        figures = SinkFigures.of_tasks(text for message in ended for text in message.figures)
+        letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
+        if self._folder is not None and letters:
+            self._folder.write(f"{name}.parquet", letters, self._task.letters.names)
+        logger.info("%s: %s", self._task.plan.functions[0].spec.name, figures.rows)
+
+    def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
+        logger.warning(
+            "%s: the write has failed; rows that were written stay written, and are sent again if it is run again, "
+            "unless a store= has them as acknowledged",
+            self._task.plan.functions[0].spec.name,
+        )
+
+
+class _Writer(_Ends, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._task, iterator, "")
+        return self._write(iterator, "")
 
     def commit(self, messages: Sequence[Any]) -> None:
-        _commit(self._task, self._folder, messages, uuid.uuid4().hex)
-
-    def abort(self, messages: Sequence[Any]) -> None:
-        _abort(self._task)
+        self._commit(messages, uuid.uuid4().hex)
 
 
-class _StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, task: SinkTask, folder: DeadLetterFolder | None) -> None:
-        self._task, self._folder = task, folder
-
+class _StreamWriter(_Ends, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self._task, iterator, micro_batch_of_task())
+        return self._write(iterator, micro_batch_of_task())
 
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
         named = next((message.micro_batch for message in messages if message is not None), f"{batchId}")
-        _commit(self._task, self._folder, messages, named.replace(" ", "-"))
-
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        _abort(self._task)
-
-
-def _commit(task: SinkTask, folder: DeadLetterFolder | None, messages: Sequence[Any], name: str) -> None:
-    """All tasks have succeeded: keep the rows that failed. Spark may say so again for the same micro-batch."""
-    ended = [message for message in messages if message is not None]
-    figures = SinkFigures.of_tasks(text for message in ended for text in message.figures)
-    letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
-    if folder is not None and letters:
-        folder.write(f"{name}.parquet", letters, task.letters.names)
-    logger.info("%s: %s", _function(task), figures.rows)
-
-
-def _abort(task: SinkTask) -> None:
-    logger.warning(
-        "%s: the write has failed; rows that were written stay written, and are sent again if it is run again, unless "
-        "a store= has them as acknowledged",
-        _function(task),
-    )
-
-
-def _function(task: SinkTask) -> str:
-    (plan,) = task.plan.functions
-    return plan.spec.name
+        self._commit(messages, named.replace(" ", "-"))
 
 
 @dataclasses.dataclass(frozen=True)
 class DeadLetterFolder:
-    """A folder of Parquet files, one for each write or micro-batch in which rows have failed.
+    """A folder of Parquet files, one for each write or micro-batch in which rows have failed."""
 
-    Args:
-        filesystem: one of pyarrow's.
-        path: in it.
-    """
-
-    filesystem: Any
+    filesystem: Any  # one of pyarrow's
     path: str
 
     @classmethod
     def at(cls, where: str) -> DeadLetterFolder:
-        """The folder at a path or URI; it is made if it is not there.
-
-        Raises:
-            OptionError: there can be none.
-        """
+        """The folder at a path or URI, which is made if it is not there; OptionError if there can be none."""
         try:
             filesystem, path = pfs.FileSystem.from_uri(where)
             filesystem.create_dir(path, recursive=True)
@@ -203,11 +171,6 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    """The micro-batch that the current task works for.
-
-    Raises:
-        AsyncUDFError: Spark does not say it.
-    """
     task = TaskContext.get()
     names = ("sql.streaming.queryId", "streaming.sql.batchId")
     query, batch = (None if task is None else task.getLocalProperty(name) for name in names)

@@ -15,11 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
-from .._arrow.objects import stored_type
 from .._chain.chain import Chain, SourceReader
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
-from .._chain.results import ERROR_GROUP, ResultPlan, are_ambiguous
+from .._chain.results import ERROR_GROUP, ResultPlan
 from .._engine.loop.bridge import pipe
 from .._errors.safe import named_error
 from .._functions.options import Options
@@ -27,18 +26,11 @@ from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._observe.function_metrics import FunctionMetrics, SinkRows
 from .coordinators import coordinator_config
-from .evaluations import ChainTask
+from .evaluations import ChainTask, arrow_struct, findable, findable_schema
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
-from .schemas import (
-    arguments,
-    arrow_type_or_none,
-    as_nullable,
-    check_source,
-    column_names,
-    joined_schema,
-)
+from .schemas import arguments, as_nullable, check_source, column_names, joined_schema
 from .types import parsed_offline
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
@@ -50,12 +42,7 @@ ERROR: spark.StructField = parsed_offline(DEAD_LETTERS.schema).fields[0]  # type
 
 
 def plan_sink(spec: FunctionSpec, options: Options, micro_batch: Callable[[], str] = no_micro_batch) -> SinkPlan:
-    """The plan of a function that writes rows; `micro_batch` is asked in each task.
-
-    Raises:
-        FunctionError: the function cannot be sent to the executors.
-        OptionError: the store could mistake another function's acknowledgements for those of this one.
-    """
+    """The plan of a function that writes rows; `micro_batch` is asked in each task."""
     plan = SinkPlan(spec, options, ACKNOWLEDGED, coordinator=coordinator_config(spec, options), micro_batch=micro_batch)
     plan.check_stored()
     check_picklable(plan)
@@ -63,53 +50,39 @@ def plan_sink(spec: FunctionSpec, options: Options, micro_batch: Callable[[], st
 
 
 class SinkFigures:
-    """What a sink did, in one task or in many: the figures of its function, and why rows failed.
-
-    Attributes:
-        metrics: of its function.
-        reasons: how many rows failed for each reason.
-        examples: a message for each reason.
-    """
+    """What a sink did, in one task or in many: the figures of its function, and why rows failed."""
 
     def __init__(self) -> None:
         self.metrics = FunctionMetrics()
-        self.reasons: Counter[str] = Counter()
-        self.examples: dict[str, str] = {}
+        self.reasons: Counter[str] = Counter()  # how many rows failed for each
+        self.examples: dict[str, str] = {}  # a message for each reason
 
     def note_failures(self, failures: Iterable[tuple[str, str]]) -> None:
         """Count rows that failed, by the reason and the message of each."""
         for reason, message in failures:
             self.reasons[reason] += 1
-            if len(self.examples) < EXAMPLES:
-                self.examples.setdefault(reason, message)
+            self._keep_example(reason, message)
+
+    def _keep_example(self, reason: str, message: str) -> None:
+        if len(self.examples) < EXAMPLES:
+            self.examples.setdefault(reason, message)
 
     @property
     def rows(self) -> SinkRows:
-        """What became of the rows."""
         return SinkRows.of(vars(self.metrics))
-
-    def merge(self, other: SinkFigures) -> None:
-        """Add what the sink did in other tasks."""
-        self.metrics.merge(other.metrics)
-        self.reasons.update(other.reasons)
-        for reason, message in other.examples.items():
-            if len(self.examples) < EXAMPLES:
-                self.examples.setdefault(reason, message)
 
     def to_json(self) -> str:
         return json.dumps([self.metrics.to_plain(), self.reasons, self.examples])
 
     @classmethod
     def of_tasks(cls, texts: Iterable[str]) -> SinkFigures:
-        """The figures of all tasks, from the text of each."""
         total = cls()
         for text in texts:
-            one = cls()
             metrics, reasons, examples = json.loads(text)
-            one.metrics = FunctionMetrics.from_plain(metrics)
-            one.reasons.update(reasons)
-            one.examples.update(examples)
-            total.merge(one)
+            total.metrics.merge(FunctionMetrics.from_plain(metrics))
+            total.reasons.update(reasons)
+            for reason, message in examples.items():
+                total._keep_example(reason, message)
         return total
 
 
@@ -163,9 +136,8 @@ def _failures(letters: pa.RecordBatch) -> Iterator[tuple[str, str]]:
 
 
 def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
-    compression = "zstd" if pa.Codec.is_available("zstd") else None
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
     with pa.ipc.new_stream(sink, batches[0].schema, options=options) as stream:
         for batch in batches:
             stream.write_batch(batch)
@@ -173,7 +145,6 @@ def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def letters_in(letters: bytes) -> list[pa.RecordBatch]:
-    """The batches of packed dead letters."""
     with pa.ipc.open_stream(letters) as stream:
         return [*stream]
 
@@ -196,9 +167,6 @@ def sink_task(
 
     Args:
         columns: those that the function reads: their names, or references to columns of `df`.
-
-    Raises:
-        FunctionError: unknown columns, a function that cannot take these columns, or rows that no chain can read.
     """
     check_source(schema, "the DataFrame")
     source = rows_node(schema)
@@ -208,26 +176,15 @@ def sink_task(
     group = ColumnGroup.of(spec.name, plan.written, spec.name)
     factory = WaitFactory(dataclasses.replace(plan, spec=spec), positions, names)
     node = StreamNode(factory, (source,), source.layout.with_columns(group), None)
-    arrow_types = [arrow_type_or_none(field) for field in letters.fields]
-    fields = [
-        (name, pa.null() if one is None else stored_type(one))
-        for name, one in zip(letters.names, arrow_types, strict=True)
-    ]
-    result = ResultPlan(node, DEAD_LETTERS, False, letters, pa.struct(fields), ERROR_GROUP.arrow_type)
-    return SinkTask(ChainPlan((source, node)), (result,), "timestamp", uuid.uuid4().hex, report_spec=report_spec)
+    result = ResultPlan(node, DEAD_LETTERS, False, letters, arrow_struct(letters), ERROR_GROUP.arrow_type)
+    return SinkTask(ChainPlan((source, node)), (result,), "timestamp_ltz", uuid.uuid4().hex, report_spec=report_spec)
 
 
 def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[SinkFigures, DataFrame]:
-    """Write the rows of a DataFrame in one job: what it did, and the rows that failed.
-
-    Raises:
-        FunctionError: see `sink_task`.
-        PySparkException: the job has failed.
-    """
+    """Write the rows of a DataFrame in one job: what it did, and the rows that failed."""
     df = without_old_errors(df)
     task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
-    plain = df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
-    ends = plain.mapInArrow(task, STAGE).collect()
+    ends = findable(df).mapInArrow(task, STAGE).collect()
     figures = SinkFigures.of_tasks(end["figures"] for end in ends if end["figures"] is not None)
     letters = [bytes(end["letters"]) for end in ends if end["letters"] is not None]
     return figures, letters_frame(df.sparkSession, letters, task.letters)
@@ -242,12 +199,8 @@ def without_old_errors(df: DataFrame) -> DataFrame:
 
 def letters_frame(session: SparkSession, letters: Sequence[bytes], schema: spark.StructType) -> DataFrame:
     """Dead letters as a DataFrame, which needs no executor that has them."""
-    names = schema.names
-    fields = [spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)]
-    plain = spark.StructType(fields) if are_ambiguous(names) else schema
     packed = session.createDataFrame([(one,) for one in letters], "letters binary")
-    frame = packed.mapInArrow(read_letters, plain)
-    return frame if plain is schema else frame.toDF(*names)
+    return packed.mapInArrow(read_letters, findable_schema(schema)).toDF(*schema.names)
 
 
 def stream_of(df: DataFrame) -> str | None:

@@ -55,16 +55,11 @@ class Analyzed(AnalyzeResult):
 
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-    """A table function as it travels: planned on the driver for each query, executed in the worker.
-
-    Args:
-        added: the columns of a result.
-        is_struct: whether these columns are the fields of a result; otherwise the one column is the result itself.
-    """
+    """A table function as it travels: planned on the driver for each query, executed in the worker."""
 
     function_plan: FunctionPlan
-    added: Sequence[spark.StructField]
-    is_struct: bool
+    added: Sequence[spark.StructField]  # the columns of a result
+    is_struct: bool  # whether these columns are the fields of a result; otherwise the one column is the result itself
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("table function"))
 
@@ -124,7 +119,6 @@ class TableTask:
         return Handler
 
     def run(self, analyzed: Analyzed) -> TableRun:
-        """Execute it over one partition of the table."""
         return TableRun(self, analyzed)
 
 
@@ -137,8 +131,6 @@ def _column_name(argument: AnalyzeArgument, spec: FunctionSpec) -> str:
 
 
 class TableRun:
-    """A table function over one partition of a table."""
-
     # Spark calls `eval` for each row and `terminate` at the end, and takes what they yield: results can leave only
     # while one of them runs. So rows are fed many together, and results leave when the next rows come.
     #
@@ -179,10 +171,8 @@ class TableRun:
     def _feed(self) -> Iterator[list[tuple[Any, ...]]]:
         """Feed the rows to the function when it requests them; yields the results that are ready until then."""
         if self._bridge is None:
-            arrow_types = [
-                arrow_type(self._analyzed.data_types[i], self._function_plan.spec.name)
-                for i in self._analyzed.arguments
-            ]
+            name, analyzed = self._function_plan.spec.name, self._analyzed
+            arrow_types = [arrow_type(analyzed.data_types[i], name) for i in analyzed.arguments]
             report_spec = dataclasses.replace(self._task.report_spec, mention=self._analyzed.mention)
             self._bridge = start_function(
                 self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec
@@ -208,9 +198,9 @@ class TableRun:
                 "has a moment that is not in the years 1 to 9999"
             ) from None
         values = tuple(row[i] for i in self._analyzed.arguments)
-        if self._function_plan.spec.takes_mapping:
-            return StreamRecord(dict(zip(self._analyzed.names, values, strict=True)), None, (token, row))
-        return StreamRecord(values, None, (token, row))
+        takes_mapping = self._function_plan.spec.takes_mapping
+        seen = dict(zip(self._analyzed.names, values, strict=True)) if takes_mapping else values
+        return StreamRecord(seen, None, (token, row))
 
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # Through Arrow: Spark's pickled rows turn a whole number for a decimal into null, and lose a StrEnum.

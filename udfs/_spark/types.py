@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -71,20 +71,35 @@ def timestamp_type() -> str:
     """What `timestamp` means in the DDL of the session: with time zone (the default) or `timestamp_ntz`."""
     session = active_session()
     is_ntz = session is not None and setting(session, "spark.sql.timestampType") == "TIMESTAMP_NTZ"
-    return "timestamp_ntz" if is_ntz else "timestamp"
+    return "timestamp_ntz" if is_ntz else "timestamp_ltz"
 
 
-def parsed_offline(ddl: str, timestamp: str = "timestamp") -> spark.DataType:
-    """The type that a DDL text declares, read without a session; `timestamp` is the type that this word means.
+# pyspark.sql.types reads DDL only with a JVM. This parser knows the common part of DDL, and reads that as Spark does.
+# The rest is left to Spark's parser, where there is a session.
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
+_NAMES: dict[str, type[spark.DataType]] = {
+    "boolean": spark.BooleanType, "tinyint": spark.ByteType, "byte": spark.ByteType,
+    "smallint": spark.ShortType, "short": spark.ShortType, "int": spark.IntegerType, "integer": spark.IntegerType,
+    "bigint": spark.LongType, "long": spark.LongType, "float": spark.FloatType, "real": spark.FloatType,
+    "double": spark.DoubleType, "string": spark.StringType, "binary": spark.BinaryType, "date": spark.DateType,
+    "timestamp_ltz": spark.TimestampType, "timestamp_ntz": spark.TimestampNTZType, "void": spark.NullType,
+}  # fmt: skip
+_WITH_NUMBERS: dict[str, type[spark.DataType]] = {  # in parentheses, as decimal(10, 2)
+    "decimal": spark.DecimalType, "dec": spark.DecimalType, "numeric": spark.DecimalType,
+    "char": spark.CharType, "character": spark.CharType, "varchar": spark.VarcharType,
+}  # fmt: skip
+if issubclass(VariantType, spark.DataType):
+    _NAMES["variant"] = VariantType
+if issubclass(TimeType, spark.DataType):
+    _WITH_NUMBERS["time"] = TimeType
+_MAX_TIME_DIGITS = 6
+_INTERVALS: Sequence[tuple[Any, tuple[str, ...]]] = (
+    (spark.YearMonthIntervalType, ("year", "month")),
+    (spark.DayTimeIntervalType, ("day", "hour", "minute", "second")),
+)
 
-    Raises:
-        UnknownTypeError: only Spark's own parser knows it.
-    """
-    field = {"name": "result", "type": to_json(ddl, timestamp), "nullable": True, "metadata": {}}
-    return spark.StructType.fromJson({"type": "struct", "fields": [field]})["result"].dataType
 
-
-def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataType:
+def side_output_type(tag: OutputTag, timestamp: str = "timestamp_ltz") -> pa.DataType:
     """The Arrow type of a side output's rows, on an executor; `timestamp` is what this word means on the driver.
 
     Raises:
@@ -99,135 +114,103 @@ def side_output_type(tag: OutputTag, timestamp: str = "timestamp") -> pa.DataTyp
     return arrow_type(schema, f"side output {tag.name!r}")
 
 
-# pyspark.sql.types reads JSON without a JVM, and DDL only with one. This parser knows the common part of DDL, and reads
-# that as Spark does. The rest is left to Spark's parser, where there is a session.
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
-_NAMES = {
-    "boolean": "boolean", "tinyint": "byte", "byte": "byte", "smallint": "short", "short": "short",
-    "int": "integer", "integer": "integer", "bigint": "long", "long": "long", "float": "float", "real": "float",
-    "double": "double", "string": "string", "binary": "binary", "date": "date",
-    "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz", "void": "void",
-}  # fmt: skip
-if issubclass(VariantType, spark.DataType):
-    _NAMES["variant"] = "variant"
-_UNITS = ("year", "month"), ("day", "hour", "minute", "second")
-
-
-def to_json(ddl: str, timestamp: str = "timestamp") -> Any:
-    """The JSON form of a DDL text, as in `pyspark.sql.types.DataType.jsonValue`.
-
-    Args:
-        ddl: the text.
-        timestamp: the type that `timestamp` means in it, "timestamp" or "timestamp_ntz".
+def parsed_offline(ddl: str, timestamp: str = "timestamp_ltz") -> spark.DataType:
+    """The type that a DDL text declares, read without a session; `timestamp` is the type that this word means.
 
     Raises:
         UnknownTypeError: it is not DDL, or a part of DDL that only Spark's parser knows.
-
-    >>> to_json("array<int>")
-    {'type': 'array', 'elementType': 'integer', 'containsNull': True}
     """
     # "temp double, sky string" is a struct without struct<>.
     for parse in (_type, _struct):
         try:
             tokens = _Tokens(ddl, timestamp)
-            parsed = parse(tokens)
-        except (StopIteration, KeyError, ValueError, UnknownTypeError):
+            found: spark.DataType = parse(tokens)
+        except (StopIteration, KeyError, TypeError, ValueError):
             continue
         if tokens.done:
-            return parsed
+            return found
     raise UnknownTypeError(f"{ddl!r} is not understood")
 
 
 class _Tokens(Iterator[str]):
-    """The tokens of a DDL text, in order."""
-
     def __init__(self, text: str, timestamp: str) -> None:
+        if _TOKEN.sub("", text).strip():
+            raise ValueError(text)
         self.timestamp = timestamp
-        self._tokens = []
-        position, text = 0, text.strip()
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise UnknownTypeError(f"{text!r} is not understood")
-            self._tokens.append(match[1])
-            position = match.end()
-        self._position = 0
+        self._left = _TOKEN.findall(text)[::-1]
 
     def __next__(self) -> str:
         if self.done:
             raise StopIteration
-        self._position += 1
-        return self._tokens[self._position - 1]
+        return str(self._left.pop())
 
     @property
     def done(self) -> bool:
-        return self._position == len(self._tokens)
+        return not self._left
 
     def take(self, token: str) -> bool:
         """Consume the next token if it is this one; returns whether it was."""
-        if not self.done and self._tokens[self._position].lower() == token:
-            self._position += 1
-            return True
-        return False
+        is_next = not self.done and self._left[-1].lower() == token
+        if is_next:
+            self._left.pop()
+        return is_next
 
     def need(self, token: str) -> None:
         """Consume the next token, which must be this one."""
         if not self.take(token):
-            raise UnknownTypeError(f"{token!r} is missing")
+            raise ValueError(token)
 
 
-def _type(tokens: _Tokens) -> Any:
-    """Parse a type; a KeyError or StopIteration if there is none."""
+def _type(tokens: _Tokens) -> spark.DataType:
+    """Parse a type; one of the errors that `parsed_offline` catches if there is none."""
     name = next(tokens).lower()
     if name == "array":
-        tokens.need("<")
-        element = _type(tokens)
-        tokens.need(">")
-        return {"type": "array", "elementType": element, "containsNull": True}
+        (element,) = _inner_types(tokens)
+        return spark.ArrayType(element)
     if name == "map":
-        tokens.need("<")
-        key = _type(tokens)
-        tokens.need(",")
-        value = _type(tokens)
-        tokens.need(">")
-        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+        key, value = _inner_types(tokens)
+        return spark.MapType(key, value)
     if name == "struct":
         tokens.need("<")
-        fields = _struct(tokens)
+        struct = _struct(tokens)
         tokens.need(">")
-        return fields
-    if name in ("decimal", "dec", "numeric"):
-        precision, scale = "10", "0"
-        if tokens.take("("):
-            precision = next(tokens)
-            scale = next(tokens) if tokens.take(",") else "0"
-            tokens.need(")")
-        return f"decimal({int(precision)},{int(scale)})"
-    if name in ("char", "character", "varchar"):
-        tokens.need("(")
-        length = int(next(tokens))
-        tokens.need(")")
-        return f"{'varchar' if name == 'varchar' else 'char'}({length})"
-    if name == "time" and issubclass(TimeType, spark.DataType):
-        digits = 6
-        if tokens.take("("):
-            digits = int(next(tokens))
-            tokens.need(")")
-        if digits > 6:
-            raise UnknownTypeError(f"time({digits}) is not understood")
-        return f"time({digits})"
+        return struct
     if name == "interval":
         first = next(tokens).lower()
-        units = next((units for units in _UNITS if first in units), ())
         last = next(tokens).lower() if tokens.take("to") else first
-        if last not in units[units.index(first) :]:
-            raise UnknownTypeError(f"interval {first} to {last} is not understood")
-        return f"interval {first}" + (f" to {last}" if last != first else "")
-    return tokens.timestamp if name == "timestamp" else _NAMES[name]
+        for interval, units in _INTERVALS:
+            if first in units and last in units[units.index(first) :]:
+                return interval(units.index(first), units.index(last))  # type: ignore[no-any-return]
+        raise ValueError(f"{first} to {last}")
+    if name in _WITH_NUMBERS:
+        numbers = _numbers(tokens)
+        if name == "time" and max(numbers, default=0) > _MAX_TIME_DIGITS:
+            raise ValueError(numbers)
+        return _WITH_NUMBERS[name](*numbers)
+    return _NAMES[tokens.timestamp if name == "timestamp" else name]()
 
 
-def _struct(tokens: _Tokens) -> Any:
-    fields = []
+def _inner_types(tokens: _Tokens) -> list[spark.DataType]:
+    tokens.need("<")
+    found = [_type(tokens)]
+    while tokens.take(","):
+        found.append(_type(tokens))
+    tokens.need(">")
+    return found
+
+
+def _numbers(tokens: _Tokens) -> list[int]:
+    found: list[int] = []
+    if tokens.take("("):
+        found.append(int(next(tokens)))
+        while tokens.take(","):
+            found.append(int(next(tokens)))
+        tokens.need(")")
+    return found
+
+
+def _struct(tokens: _Tokens) -> spark.StructType:
+    struct = spark.StructType()
     while True:
         name = next(tokens)
         if name.startswith("`"):
@@ -239,7 +222,6 @@ def _struct(tokens: _Tokens) -> Any:
             tokens.need("null")
         if tokens.take("comment"):
             next(tokens)
-        fields.append({"name": name, "type": inner, "nullable": nullable, "metadata": {}})
+        struct.add(name, inner, nullable)
         if not tokens.take(","):
-            break
-    return {"type": "struct", "fields": fields}
+            return struct

@@ -141,33 +141,24 @@ def start_function(
 
     Args:
         write: makes a batch for Spark of results and their origins.
-        names: the columns that the function reads.
-        arrow_types: the types of these columns.
+        names, arrow_types: of the columns that the function reads.
         rows: the most results in a batch: about as many as Spark's input batches have. Large results are bounded in
             bytes as well.
         report_spec, waited: as in `start_bridge`.
     """
+    weigh = plan.weigh
+    size_of = None if weigh is None else lambda values, origins: sum(map(weigh, values))
 
     def outputs_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> ResultOutputs:
-        writer = RecordWriterOutput(
-            lambda *results: emit(write(*results)),
-            rows,
-            OUTPUT_LINGER,
-            loop,
-            weigh=_weigher(plan),
-            max_bytes=OUTPUT_BYTES,
+        def emit_results(values: Sequence[Any], origins: Sequence[Any]) -> None:
+            emit(write(values, origins))
+
+        return SingleOutput(
+            RecordWriterOutput(emit_results, rows, OUTPUT_LINGER, loop, weigh=size_of, max_bytes=OUTPUT_BYTES)
         )
-        return SingleOutput(writer)
 
     chain = ChainPlan.of_function(plan, names, arrow_types)
     return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited)
-
-
-def _weigher(plan: FunctionPlan) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
-    weigh = plan.weigh
-    if weigh is None:
-        return None
-    return lambda values, origins: sum(map(weigh, values))
 
 
 def flusher() -> Callable[[], None]:
@@ -236,8 +227,7 @@ def _is_full() -> bool:
 class ErrorReporting:
     """A context for code in Spark's Python workers, which makes errors readable: the message, then the user's frames.
 
-    Args:
-        full: show all frames. `ASYNCUDF_FULL_TRACEBACK=1` in the driver's environment sets it, when a query is planned.
+    With `full` all frames: `ASYNCUDF_FULL_TRACEBACK=1` in the driver's environment sets it, when a query is planned.
     """
 
     full: bool = dataclasses.field(default_factory=_is_full)

@@ -11,19 +11,7 @@ from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .._errors.answers import (
-    LEAST_ERROR,
-    TOO_MANY_REQUESTS,
-    UNAVAILABLE,
-    USED_UP,
-    error_code,
-    limit_headers,
-    refusal_of,
-    status_of,
-    used_up_quota,
-    wait_in,
-)
-from .._errors.answers import retry_after as asked_wait
+from .._errors import answers
 from .._errors.call_outcome import CallOutcome, outcome_of
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import is_fatal
@@ -101,7 +89,7 @@ class PermanentError(HTTPStatusError):
 
 def error_class(status: int, retry_after: float | None) -> type[HTTPStatusError]:
     """The class of the error for a status; `retry_after` is the wait that the response asks for."""
-    if status == TOO_MANY_REQUESTS or retry_after is not None:
+    if status == answers.TOO_MANY_REQUESTS or retry_after is not None:
         return ThrottledError
     is_retryable = status in RETRYABLE or (status >= 500 and status not in NOT_RETRYABLE)
     return RetryableError if is_retryable else PermanentError
@@ -125,10 +113,11 @@ def error_for(
     >>> error_for(429, retry_after=7.0), error_for(400, body='{"error": "no such field"}')
     (ThrottledError('429, asks to wait 7 s'), PermanentError('400: {"error": "no such field"}'))
     """
-    if isinstance(status, bool) or not isinstance(status, int) or status < LEAST_ERROR:
+    if isinstance(status, bool) or not isinstance(status, int) or status < answers.LEAST_ERROR:
         raise OptionError(f"status must be that of an error, 400 or more, not {safe_repr(status)}")
-    code = error_code(body)
-    error = (PermanentError if code in USED_UP else error_class(status, retry_after))(status, reason, body, retry_after)
+    code = answers.error_code(body)
+    kind = PermanentError if code in answers.USED_UP else error_class(status, retry_after)
+    error = kind(status, reason, body, retry_after)
     error.code = code
     return error  # type: ignore[return-value]
 
@@ -165,15 +154,15 @@ def is_retryable(error: BaseException) -> bool:
         return False
     if is_group(error):
         return all(map(is_retryable, leaves(error)))
-    if used_up_quota(error) is not None:
+    if answers.used_up_quota(error) is not None:
         return False
-    refusal, status = refusal_of(error), status_of(error)
+    refusal, status = answers.refusal_of(error), answers.status_of(error)
     if refusal is not None:
         return refusal.may_retry
     if any(issubclass(type(one), RetryableError) for one in (error, *related(error))):
         return True  # also with a status that is not: a 401 for which there is a new token
     if status is not None:
-        return error_class(status, asked_wait(error)) is not PermanentError
+        return error_class(status, answers.retry_after(error)) is not PermanentError
     names = {type_name(one) for one in related(error)}
     if _WRONG_SERVER in names:
         return False
@@ -275,17 +264,17 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
         body = await _beginning(response)
     finally:
         response.close()  # closes the connection only if the body is not at its end
-    wait = asked_wait(response)
-    if wait is None and status in (TOO_MANY_REQUESTS, UNAVAILABLE):
-        wait = wait_in(body)
-    kind = ThrottledError if refusal_of(response) is not None else error_class(status, wait)
+    wait = answers.retry_after(response)
+    if wait is None and status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE):
+        wait = answers.wait_in(body)
+    kind = ThrottledError if answers.refusal_of(response) is not None else error_class(status, wait)
     if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)
-    if (code := error_code(body)) in USED_UP:
+    if (code := answers.error_code(body)) in answers.USED_UP:
         kind = PermanentError
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
-    error.headers = limit_headers(response)
+    error.headers = answers.limit_headers(response)
     error.code = code
     raise error
 

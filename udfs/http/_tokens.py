@@ -37,7 +37,6 @@ class Request:
 
     @classmethod
     def of(cls, request: Any) -> Request:
-        """That of aiohttp."""
         body = request.body
         if not isinstance(body, bytes):  # a payload, which has the bytes or only a way to get them
             value = getattr(body, "_value", None)

@@ -88,14 +88,14 @@ class OperatorHarness:
             undo.callback(self._loop.close)
             self._chain = chain_of(self._udf, self._output, self._loop)
             undo.pop_all()  # no mistake was found: the loop is closed at the end of the block
-        operator = self._chain.head
-        assert isinstance(operator, AsyncWaitOperator)
-        self._operator = operator
+        assert isinstance(self._chain.head, AsyncWaitOperator)
+        self._operator: AsyncWaitOperator = self._chain.head
         self._main: asyncio.Task[None] | None = None
         self._raised = False
 
     def __enter__(self) -> Self:
-        self._start()
+        self._main = self._loop.create_task(self._chain.run())
+        self._run(lambda: None)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -154,10 +154,6 @@ class OperatorHarness:
     def restore(self, elements: list[StreamElement]) -> None:
         """Replay what `snapshot` gave; before any `put`."""
         self._run(lambda: self._operator.restore_state(elements))
-
-    def _start(self) -> None:
-        self._main = self._loop.create_task(self._chain.run())
-        self._run(lambda: None)
 
     def _run(self, action: Callable[[], object]) -> None:
         """Do something on the loop, and run it until all calls are waiting."""

@@ -137,11 +137,6 @@ def _run_timer(timer: asyncio.TimerHandle) -> None:
 
 
 def new_loop(clock: str) -> asyncio.AbstractEventLoop:
-    """A loop with a clock of this kind.
-
-    Raises:
-        OptionError: there is no such clock.
-    """
     if clock not in ("virtual", "real"):
         raise OptionError(f"clock must be 'virtual' or 'real', not {safe_repr(clock)}")
     return VirtualClockLoop() if clock == "virtual" else asyncio.new_event_loop()

@@ -38,8 +38,6 @@ from .._spark.types import arrow_type, parsed, side_output_type
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
 
-ELEMENTS = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)
-
 
 def run_rows(
     function: Any,
@@ -105,16 +103,12 @@ def run_rows(
 
 
 class ListOutput(Output):
-    """Keeps what a chain emits.
-
-    Attributes:
-        read: makes of a result what a function sees of it.
-    """
+    """Keeps what a chain emits."""
 
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
-        self.read: Callable[[Any], Any] | None = None
+        self.read: Callable[[Any], Any] | None = None  # makes of a result what a function sees of it
         self._sides = {} if side_outputs is None else side_outputs
 
     @property
@@ -186,12 +180,10 @@ def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputE
     spec, counts = udf.spec, set[int]()
     takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
-        value, timestamp = row, None
-        if isinstance(row, ELEMENTS):
-            if not isinstance(row, StreamRecord):
-                yield row
-                continue
-            value, timestamp = row.value, row.timestamp
+        if isinstance(row, (Watermark, WatermarkStatus, LatencyMarker)):
+            yield row
+            continue
+        value, timestamp = (row.value, row.timestamp) if isinstance(row, StreamRecord) else (row, None)
         seen = value
         if not takes_mapping:
             seen = value if several and isinstance(value, tuple) else (value,)

@@ -103,9 +103,8 @@ class AsyncUDF(Generic[P, R]):
         Raises:
             AsyncUDFError: a value cannot be part of a key.
         """
-        return result_keys(self.spec, self.options, self.returns).of(
-            arguments[0] if self.spec.takes_mapping else arguments
-        )
+        keys = result_keys(self.spec, self.options, self.returns)
+        return keys.of(arguments[0] if self.spec.takes_mapping else arguments)
 
     # spark.udf.register takes any object with the attributes below. So you can register the function itself.
 

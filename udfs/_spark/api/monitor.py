@@ -45,7 +45,7 @@ class Run:
 
     def __init__(self, spark: SparkSession, progress: bool) -> None:
         self._spark = spark
-        self._watch = JobWatch(spark, self._arrived)
+        self._watch = JobWatch(spark, lambda: self._add_new(blocking=False))
         self._metrics = RunMetrics()
         self._lock = threading.Lock()
         self._began: float | None = None
@@ -189,12 +189,8 @@ class Run:
         done, total = self._watch.task_count({stage for one in functions for stage in one["stages"]})
         return Snapshot(functions, done, total, time.monotonic() - self._since, tasks)
 
-    def _add_new(self) -> None:
-        with self._lock:
-            self._add(self._watch.messages())
-
-    def _arrived(self) -> None:
-        if self._lock.acquire(blocking=False):
+    def _add_new(self, blocking: bool = True) -> None:
+        if self._lock.acquire(blocking):
             try:
                 self._add(self._watch.messages())
             finally:
@@ -237,8 +233,6 @@ class Run:
 
 
 class _Progress(threading.Thread):
-    """Shows the progress of a run at intervals."""
-
     is_shown = False  # whether a run has a display
 
     def __init__(self, run: Run) -> None:
@@ -262,7 +256,6 @@ class _Progress(threading.Thread):
                 wait = max(REFRESH, IDLE_FACTOR * (time.thread_time() - began))
 
     def end(self) -> None:
-        """Show the final state."""
         self._over.set()
         _Progress.is_shown = False
         self.join(timeout=REFRESH_LOGS)  # it may be in a query for logs

@@ -70,7 +70,8 @@ def async_sink(
         )
     report = _written(udf, df, columns)
     if udf.options.max_failures is DEFAULT_MAX_FAILURES and _too_many(report):
-        raise SinkError(_ended(report), report)
+        ways_out = "The rows are error.report.dead_letters. With max_failures=None there is a report and no error"
+        raise SinkError(f"{report._failures()}\n{ways_out}", report)
     return report
 
 
@@ -131,8 +132,7 @@ def sink_source(
 
     Args:
         name: of the format.
-        function, options: as in `async_sink`. Without `dead_letters` a row that fails ends the write. With them
-            `max_failures` says when it ends: by default when more than half of at least 100 rows of a task fail.
+        function, options: as in `stream_sink`: without `dead_letters` a row that fails ends the write.
         columns: the names of those that the function reads; unless given, those called like its parameters.
         dead_letters: a folder to which each write, or micro-batch, adds a Parquet file of its failed rows: a path that
             the driver can write to, or a URI that pyarrow knows, such as "s3://bucket/folder".
@@ -186,7 +186,6 @@ def _with_policies(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sink_of(function: Any, options: Mapping[str, Any], on_error: OnError) -> AsyncUDF[..., Any]:
-    """The function with the options of a sink."""
     if "output_mode" in options:
         raise OptionError("a sink has no output_mode: it gives no rows, and calls end in any order")
     if "returnType" in options:
@@ -250,10 +249,3 @@ def _too_many(report: SinkReport) -> bool:
     failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)  # on_spent has asked for these
     sent = report.rows - report.skipped
     return failed > 0 and (failed == sent or (sent >= FIRST_ROWS and failed > DEFAULT_MAX_FAILURES.most * sent))
-
-
-def _ended(report: SinkReport) -> str:
-    return (
-        f"{report._failures()}\nThe rows are error.report.dead_letters. With max_failures=None there is a report and "
-        "no error"
-    )

@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from ..._chain.plan import StreamNode, WaitFactory
 from ..._errors.exceptions import FunctionError, OptionError
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Rows = Callable[[dict[str, Any]], Any]
+
+
+class _Places(NamedTuple):
+    """Where watermarks come from, and the names of the columns that one operator adds."""
+
+    strategy: WatermarkStrategy | None
+    watermark_column: str | None
+    result_column: str | None
 
 
 class AsyncStream:
@@ -114,15 +122,11 @@ class AsyncStream:
 
         Args:
             function, columns, returnType, watermark, with_watermark_column, as_, options: as in
-                `asyncudf.ordered_wait`; also `on_error="dead_letter"`: a row that fails for good leaves the stream for
-                `side_output(DEAD_LETTERS)`.
-
-        Raises:
-            FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
-            OptionError: an option that cannot work.
+                `asyncudf.ordered_wait`, with the same errors; also `on_error="dead_letter"`: a row that fails for good
+                leaves the stream for `side_output(DEAD_LETTERS)`.
         """
-        places = {"strategy": watermark, "watermark_column": with_watermark_column, "result_column": as_}
-        return self._wait(OutputMode.ORDERED, function, columns, returnType, options, **places)
+        places = _Places(watermark, with_watermark_column, as_)
+        return self._wait(OutputMode.ORDERED, function, columns, returnType, options, places)
 
     def unordered_wait(
         self,
@@ -135,8 +139,8 @@ class AsyncStream:
         **options: Unpack[CallOptions],
     ) -> AsyncStream:
         """Like `ordered_wait`, but each row goes on when its call has finished; none passes a watermark."""
-        places = {"strategy": watermark, "watermark_column": with_watermark_column, "result_column": as_}
-        return self._wait(OutputMode.UNORDERED, function, columns, returnType, options, **places)
+        places = _Places(watermark, with_watermark_column, as_)
+        return self._wait(OutputMode.UNORDERED, function, columns, returnType, options, places)
 
     def _wait(
         self,
@@ -145,17 +149,15 @@ class AsyncStream:
         columns: tuple[str | Column, ...],
         returns: Any,
         options: Mapping[str, Any],
-        **places: Any,
+        places: _Places,
     ) -> AsyncStream:
-        """Both waits; `places` has the source of watermarks, and the names of added columns."""
         if "output_mode" in options:
             raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
         udf = udf_of(function, returns, {**options, "output_mode": mode})
         if udf.options.redact is None and self._source.redact is not None:
             udf = udf.with_options(redact=self._source.redact)
-        spec, checked, declared = udf.spec, udf.options, udf.returns
         df = None if self._tag is not None else self._source.frame_before(self._node)
-        return self._then(lambda node: wait_node(node, spec, checked, declared, columns, df=df, **places))
+        return self._then(lambda node: wait_node(node, udf.spec, udf.options, udf.returns, columns, *places, df))
 
     def map(self, function: Rows, returnType: str | DataType | type[Any] | None = None) -> AsyncStream:  # noqa: N803
         """One row for each row: what a plain function returns for the dict of its columns.
@@ -350,16 +352,8 @@ def ordered_wait(
         FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
         OptionError: an option that cannot work.
     """
-    stream = AsyncStream(df).ordered_wait(
-        function,
-        *columns,
-        returnType=returnType,
-        watermark=watermark,
-        with_watermark_column=with_watermark_column,
-        as_=as_,
-        **options,
-    )
-    return stream._alone()
+    places = _Places(watermark, with_watermark_column, as_)
+    return AsyncStream(df)._wait(OutputMode.ORDERED, function, columns, returnType, options, places)._alone()
 
 
 def unordered_wait(
@@ -376,13 +370,5 @@ def unordered_wait(
 
     With `watermark=`, rows change places only between two watermarks.
     """
-    stream = AsyncStream(df).unordered_wait(
-        function,
-        *columns,
-        returnType=returnType,
-        watermark=watermark,
-        with_watermark_column=with_watermark_column,
-        as_=as_,
-        **options,
-    )
-    return stream._alone()
+    places = _Places(watermark, with_watermark_column, as_)
+    return AsyncStream(df)._wait(OutputMode.UNORDERED, function, columns, returnType, options, places)._alone()

@@ -17,16 +17,10 @@ from pyspark.sql import functions as sf
 from ..._errors.exceptions import OptionError
 from ..._errors.records import error_text
 from ..._observe.run_metrics import TaskAttempt
+from .._compat import change_setting
 from ..coordinators import driver_host
 from .live import Address, LiveServer
-from .task_report import (
-    METRICS_LOGGER,
-    REGISTRY,
-    SESSION_CONF,
-    THREAD_PROPERTY,
-    WORKER_LOGS,
-    MonitorRequest,
-)
+from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before
@@ -66,11 +60,7 @@ class JobWatch:
         self._ended_stages: dict[int, int] = {}  # by stage its tasks; a stream has a stage for each micro-batch
 
     def open(self) -> None:
-        """Have jobs report from now on.
-
-        Raises:
-            OptionError: the session does not answer; it has been stopped.
-        """
+        """Have jobs report from now on; OptionError if the session does not answer, as one that has been stopped."""
         self._open.append(self)
         REGISTRY.open(self.run, self.take)
         try:
@@ -102,7 +92,7 @@ class JobWatch:
         logs_before = self._logs_before.pop(self._spark) if is_to_restore else None
         with contextlib.suppress(Exception):
             if is_to_restore:
-                _set(self._spark, WORKER_LOGS, logs_before)
+                change_setting(self._spark, WORKER_LOGS, logs_before)
             self._set_session_runs()
             if self._is_classic:
                 self._set_thread_runs(self._thread_runs())
@@ -110,7 +100,6 @@ class JobWatch:
             self._server.close()
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Keep a message until it is asked for."""
         self._messages.put(message)
         self._arrived()
 
@@ -149,7 +138,7 @@ class JobWatch:
         watches = self._session_watches()
         runs = [watch.run for watch in watches]
         request = MonitorRequest(runs, watches[-1]._address, not self._is_classic).to_property() if watches else None
-        _set(self._spark, SESSION_CONF, request)
+        change_setting(self._spark, SESSION_CONF, request)
 
     def messages(self, timeout: float | None = None) -> Iterator[Mapping[str, Any]]:
         """The messages since the last call; waits at most `timeout` seconds for the first."""
@@ -210,10 +199,3 @@ class JobWatch:
                 return found.numCompletedTasks, found.numTasks
             self._ended_stages[stage] = found.numTasks
         return self._ended_stages[stage], self._ended_stages[stage]
-
-
-def _set(spark: SparkSession, name: str, value: str | None) -> None:
-    if value is None:
-        spark.conf.unset(name)
-    else:
-        spark.conf.set(name, value)

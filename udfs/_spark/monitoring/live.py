@@ -107,19 +107,16 @@ class LiveReporter:
             self.drop()
 
     def drop(self) -> None:
-        """End the connection."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
 
 
 class LiveServer:
-    """The driver's end, in a thread of its own.
+    """The driver's end, in a thread of its own, which listens at an address of `host`; OSError if it cannot.
 
-    Args:
-        host: the address to listen at; OSError if it cannot.
-        deliver: called in that thread with each message of a sender that has the secret.
-        lost: called with the last message of a connection that has ended.
+    That thread calls `deliver` with each message of a sender that has the secret, and `lost` with the last message of a
+    connection that has ended.
     """
 
     was_reached = False  # whether a task has connected to a server of this process

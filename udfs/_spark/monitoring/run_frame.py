@@ -36,7 +36,6 @@ SCHEMA = ", ".join(
 
 
 def run_frame(spark: SparkSession, metrics: Mapping[str, Any]) -> DataFrame:
-    """A row for each function and task."""
     rows = [_row(function, task) for function in metrics["functions"] for task in function["per_task"]]
     return spark.createDataFrame(rows, SCHEMA)
 

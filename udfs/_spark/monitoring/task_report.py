@@ -110,17 +110,11 @@ class Channels:
 
 @dataclasses.dataclass(frozen=True)
 class TaskReportSpec:
-    """Travels with a function to Spark's Python worker: what a `TaskReport` there says of its origin, and to whom.
+    """Travels with a function to Spark's Python worker: what a `TaskReport` there says of its origin, and to whom."""
 
-    Args:
-        entry_point: "column", "table function" or "operator".
-        use: a number for each plan, which tells two uses of one function apart.
-        mention: the mention in a query, for a table function, whose plan all queries share.
-    """
-
-    entry_point: str
-    use: int = dataclasses.field(default_factory=itertools.count(1).__next__)
-    mention: str = ""
+    entry_point: str  # "column", "table function", "operator" or "sink"
+    use: int = dataclasses.field(default_factory=itertools.count(1).__next__)  # tells two uses of one function apart
+    mention: str = ""  # in a query, for a table function, whose plan all queries share
     channels: Channels | None = dataclasses.field(default=None, repr=False, compare=False)
 
     # Spark pickles a function when a query needs it. The channels are made then, as there may be no session before.
@@ -162,7 +156,6 @@ class TaskReport:
                 self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
 
     def watch(self, chain: Chain) -> None:
-        """Report on this chain."""
         self._chain = chain
         self.sampled()
 
@@ -247,17 +240,11 @@ def _task(waited: float) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorRequest:
-    """The monitors that a job reports to, and how.
+    """The monitors that a job reports to, and how."""
 
-    Args:
-        runs: the names of the monitors; empty if there is none.
-        address: where the driver takes figures of running tasks; None if it takes none.
-        is_logged: whether ended tasks log their last message to `METRICS_LOGGER`.
-    """
-
-    runs: list[str] = dataclasses.field(default_factory=list)
-    address: Address | None = None
-    is_logged: bool = False
+    runs: list[str] = dataclasses.field(default_factory=list)  # the names of the monitors
+    address: Address | None = None  # where the driver takes figures of running tasks; None if it takes none
+    is_logged: bool = False  # whether ended tasks log their last message to `METRICS_LOGGER`
 
     def to_property(self) -> str:
         """The value of a property; it contains no secret."""
