@@ -94,7 +94,7 @@ def storage_of(session: SparkSession, where: str, format: str) -> Storage:  # no
     )
 
 
-def _batch() -> str:
+def wave_name() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}"
 
 
@@ -114,7 +114,7 @@ class _AtPath(Storage):
             rows.schema  # noqa: B018 - Spark Connect reads the schema only now
             return rows
         except Exception as error:  # for files that cannot be read it is an error of Java
-            if _condition(error) in NOTHING_THERE:
+            if error_condition(error) in NOTHING_THERE:
                 return None
             raise FunctionError(
                 f"{self.where} cannot be read as {self.format!r}: {_message(error)} Give the format= that the table "
@@ -126,9 +126,9 @@ class _AtPath(Storage):
 
     def append(self, rows: DataFrame) -> None:
         if self._is_files:
-            rows.write.format(self.format).save(f"{self.where.rstrip('/')}/{WAVE}={_batch()}")
+            rows.write.format(self.format).save(f"{self.where.rstrip('/')}/{WAVE}={wave_name()}")
         else:
-            rows.withColumn(WAVE, sf.lit(_batch())).write.format(self.format).mode("append").save(self.where)
+            rows.withColumn(WAVE, sf.lit(wave_name())).write.format(self.format).mode("append").save(self.where)
 
 
 class _Named(Storage):
@@ -139,7 +139,7 @@ class _Named(Storage):
             rows.schema  # noqa: B018 - Spark Connect looks for the table only now
             return rows
         except Exception as error:
-            if _condition(error) == "TABLE_OR_VIEW_NOT_FOUND":
+            if error_condition(error) == "TABLE_OR_VIEW_NOT_FOUND":
                 raise FunctionError(
                     f"there is no table {self.where} yet; update(df) makes it. Without Hive or another lasting catalog "
                     "Spark forgets a name at the end of the session: give a path then"
@@ -152,19 +152,19 @@ class _Named(Storage):
             if not catalog.tableExists(self.where):
                 catalog.createTable(self.where, source=self.format, schema=schema)
         except Exception as error:
-            if _condition(error) == "TABLE_OR_VIEW_ALREADY_EXISTS":  # another job was faster
+            if error_condition(error) == "TABLE_OR_VIEW_ALREADY_EXISTS":  # another job was faster
                 return
             hint = f"A path has a slash: './{self.where}'"
-            if _condition(error) == "LOCATION_ALREADY_EXISTS":
+            if error_condition(error) == "LOCATION_ALREADY_EXISTS":
                 hint = "If the catalog has forgotten the table, give the path of its files"
             raise FunctionError(f"the table {self.where} cannot be made: {_message(error)} {hint}") from error
 
     def append(self, rows: DataFrame) -> None:
         names = self.session.read.table(self.where).columns  # `insertInto` goes by position
-        rows.withColumn(WAVE, sf.lit(_batch())).select(*names).write.insertInto(self.where)
+        rows.withColumn(WAVE, sf.lit(wave_name())).select(*names).write.insertInto(self.where)
 
 
-def _condition(error: Exception) -> str:
+def error_condition(error: Exception) -> str:
     """Spark's name of the error; for an error of Java it is found in the text."""
     found = condition_of(error) if isinstance(error, PySparkException) else None
     if not found:
