@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, Budget, FatalError, ResultStore, batch_function, http
-from asyncudf.batches import NotAnsweredError
+from asyncudf._batches import writer as writers
+from asyncudf.batches import JobStatus, NotAnsweredError
 from tests.batches.submissions import Finding, Process, Service, disk_of, double, errors, values
+from tests.kit.batch_folders import DriverKilled
 
 NUMBERS = range(10)
 DOUBLED = {n: 2 * n for n in NUMBERS}
@@ -183,6 +185,21 @@ def test_a_service_that_does_not_answer_now_is_asked_again() -> None:
     assert values(disk) == DOUBLED
 
 
+def test_a_job_counts_as_taken_once_the_service_has_accepted_it() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    states = {"job-0": ["queued", "queued", "working"], "job-1": ["queued", "refused"], "job-2": ["working"]}
+    poll = service.poll
+    service.poll = lambda job: JobStatus(states[job].pop(0)) if states[job] else poll(job)  # type: ignore[method-assign]
+    with Process(disk, service).writer() as writer:
+        accepted = []
+        for _ in range(4):
+            writer._send_at = 0.0
+            writer.round()
+            accepted.append(writer.is_accepted)
+    assert accepted == [False, False, False, True]
+    assert len(service.jobs) == 3
+
+
 def test_the_weight_in_the_queue_stays_within_its_bound() -> None:
     service, disk = Service(3, max_queued=5.0), disk_of(range(20))
     most = [0]
@@ -252,3 +269,38 @@ def test_a_store_answers_without_a_request_and_gets_what_was_answered(tmp_path: 
     disk = disk_of(NUMBERS)
     progress = Process(disk, service, store=store).rounds()
     assert (values(disk), sum(service.billed.values()), progress.parts[0].outcome.ok) == (DOUBLED, 10, 5)
+
+
+def test_a_process_that_takes_over_waits_until_nobody_sends_for_the_one_that_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker of a driver that was killed may send its job a moment later, when the service was asked for it."""
+    service, disk = Finding(5), disk_of(NUMBERS)
+
+    def step(name: str) -> None:
+        if name == "send task before":
+            raise DriverKilled
+
+    with pytest.raises(DriverKilled):
+        Process(disk, service, step).rounds()
+    with Process(disk, service).writer() as writer:
+        writer.round()
+        assert (len(service.jobs), [part.state for part in writer.progress.parts]) == (0, ["intent"] * 2)
+    monkeypatch.setattr(writers, "QUIET", 0.0)
+    with Process(disk, service).writer() as writer:
+        writer.round()
+        assert len(service.jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "may_speculate", "most"), [(Finding, False, 4), (Service, False, 3), (Finding, True, 1)]
+)
+def test_a_wave_has_the_jobs_that_may_be_lost_together(kind: Any, may_speculate: bool, most: int) -> None:
+    """Spark may run a task a second time beside the first, but not that of a job with one task."""
+    service, disk, waves = kind(3), disk_of(NUMBERS), list[int]()
+    process = Process(disk, service)
+    process.folder.may_speculate = may_speculate
+    send = process.folder.send
+    process.folder.send = lambda parts, task: waves.append(len(parts)) or send(parts, task)  # type: ignore[method-assign,func-returns-value]
+    process.rounds()
+    assert (max(waves), sum(waves), values(disk)) == (most, 4, DOUBLED)

@@ -30,13 +30,14 @@ from pyspark.sql import SparkSession
 import tests.kit
 from asyncudf import AsyncUDFError, RuntimeContext, Submission, batch_function, submit
 from asyncudf._batches import owner as owners
+from asyncudf._batches import writer
 from asyncudf._batches.state import StateFolder
 from tests.kit.batch_folders import DriverKilled
 from tests.kit.batch_services import BillingServer, Findable, Job, Jobs, billing
 from tests.kit.drivers import DAEMON_FOLDER, driver
 from tests.kit.java import start_fast
 
-WRITES = ("write_rows", "write_manifest", "add", "form", "send", "settle", "poll")
+WRITES = ("write_rows", "add", "form", "send", "settle", "poll")
 
 
 def read(answer: dict[str, Any]) -> int:
@@ -91,11 +92,13 @@ class Program:
     def disturb(self, step: str, pid: int) -> web.Response | None:
         """Of the service: kills whom it talks to, or answers with an error, before or after it did what was asked."""
         if self.accident(self.kills):
-            self.lost += step == "submit after"
+            self.lost += step.startswith("submit")  # the service takes the job of a worker that was just killed
             if self.own is not None and self.rng.random() < 0.5:
                 self.kinds["driver process"] += 1
                 os.killpg(self.own.pid, signal.SIGKILL)
+                self.lost += 2 * step.startswith("submit")  # one for each slot
             elif self.own is None and self.rng.random() < 0.4:
+                self.lost += 2 * step.startswith("submit")
                 self.kinds[f"driver in {step}"] += 1
                 self.is_dead = True
                 self.spark.sparkContext.cancelAllJobs()
@@ -130,14 +133,17 @@ class Program:
             owners._PROCESS = uuid.uuid4().hex
             self.is_dead = False
             try:
-                if begin().wait().is_done:
-                    self.check()
-                    return
+                is_done = begin().wait().is_done
             except (DriverKilled, AsyncUDFError):
-                pass
+                continue
             except Exception:
-                if not self.is_dead and self.left:  # a worker that was killed four times ends the job
+                if not self.is_dead:  # a worker that was killed four times ends the job
                     self.kinds["job failed"] += 1
+                    self.lost += 2
+                continue
+            if is_done:
+                self.check()
+                return
         raise AssertionError("it goes on for ever")
 
     def in_process(self) -> None:
@@ -164,7 +170,7 @@ submit(df, double, "n", service={place}, state={self.state!r}, attempts={self.at
         twice = len(self.server.jobs) - len({job.key for job in self.server.jobs.values()})
         if self.kind is Findable:
             assert (twice, status.may_be_twice) == (0, 0)
-        assert twice <= self.lost + self.kinds["job failed"], (twice, self.lost)
+        assert twice <= self.lost, (twice, self.lost)
         self.kinds["jobs twice"] += twice
         keys = Counter(job.key for job in self.server.jobs.values())
         sizes = {job.key: len(job.requests) for job in self.server.jobs.values()}
@@ -209,12 +215,14 @@ def main() -> None:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.python.daemon.module": "preloaded_daemon",
+        "spark.python.task.killTimeout": "100ms",
     }
     spark = SparkSession.builder.master("local[2, 4]").config(map=quick).getOrCreate()
     total: Counter[str] = Counter()
     program: list[Program] = []
     end = time.monotonic() + 60 * options.minutes
     with pytest.MonkeyPatch.context() as patch, billing() as (url, server), tempfile.TemporaryDirectory() as folder:
+        patch.setattr(writer, "QUIET", 2.0)  # workers end at once here
         for name in WRITES:
             patch.setattr(StateFolder, name, stepping(getattr(StateFolder, name), name, program))
         for seed in itertools.islice(itertools.count(options.first), options.programs):
@@ -233,4 +241,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from tests.chaos.submissions import main as play  # so that functions have one name in all processes
+
+    play()

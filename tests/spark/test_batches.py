@@ -208,6 +208,11 @@ def test_mistakes_are_errors_before_anything_is_written(spark, service, rows, tm
         (OptionError, "submit takes a DataFrame, not", partial(submit, [1], ask, "n", service=good)),
         (OptionError, "attempts must be at least 1", partial(submit, rows, ask, "n", service=good, attempts=0)),
         (OptionError, "needs reserve=", partial(submit, rows, ask, "n", service=good, budget=Budget(1, settle=len))),
+        (
+            OptionError,
+            "leave out name='b'",
+            partial(submit, rows, ask, "n", service=good, budget=Budget(1, reserve=1, name="b")),
+        ),
         (OptionError, "max_requests of Jobs must be", partial(submit, rows, ask, "n", service=Jobs(service.url, 0))),
         (FunctionError, "this one is streaming", partial(submit, stream, ask, "n", service=good)),
         (FunctionError, "unknown column 'm'", partial(submit, rows, ask, "m", service=good)),

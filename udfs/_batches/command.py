@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable
 
@@ -19,7 +18,6 @@ def show_batches(state: str, wait: float | None, only_look: bool, as_json: bool,
         wait: seconds to wait until it is done; None: one round.
         only_look: fetch nothing, and submit nothing again.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         submission = Submission.open(state)
         status = submission.status() if only_look else submission.wait(timeout=wait or 0, progress=bool(wait))

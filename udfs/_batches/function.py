@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .._api.decorator import checked_type, is_type
 from .._errors.exceptions import FunctionError, OptionError
@@ -51,14 +51,32 @@ class BatchFunction:
         return f"<batch_function {self.spec.name}>"
 
 
+@overload
+def batch_function(
+    f: str | DataType | type[Any] | None = None,
+    returnType: None = None,  # noqa: N803 - as in async_pandas_udf
+    *,
+    parse: Callable[[Any], Any] | None = None,
+    version: str | None = None,
+    redact: bool | None = None,
+) -> Callable[[Callable[..., Any]], BatchFunction]: ...
+@overload
+def batch_function(
+    f: Callable[..., Any],
+    returnType: str | DataType | type[Any] | None = None,  # noqa: N803
+    *,
+    parse: Callable[[Any], Any] | None = None,
+    version: str | None = None,
+    redact: bool | None = None,
+) -> BatchFunction: ...
 def batch_function(
     f: Any = None,
     returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
     *,
     parse: Callable[[Any], Any] | None = None,
     version: str | None = None,
-    redact: Any = None,
-) -> Any:
+    redact: bool | None = None,
+) -> BatchFunction | Callable[[Callable[..., Any]], BatchFunction]:
     """Make a function for `submit` of one that makes a request, and of one that reads its answer.
 
     Both are plain functions: they call nobody. The request is what the `service` takes for a row, made of dicts, lists,
@@ -71,7 +89,7 @@ def batch_function(
         parse: a function from an answer to the result. If it raises, or the result does not fit the type, the row is
             submitted again. Without it the answer is the result.
         version: change it when the function changes; "1" unless given.
-        redact: True keeps results that do not fit out of messages.
+        redact: True keeps results that do not fit, and so what a model has said, out of messages.
 
     Raises:
         OptionError: a value that cannot work.

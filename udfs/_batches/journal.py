@@ -67,6 +67,7 @@ class Part:
     Attributes:
         attempt, name: which part it is.
         turn: how often the service has refused it.
+        intended_at: when it was to be sent last, in seconds since the epoch.
         job: the id of its job, once it is sent.
     """
 
@@ -77,6 +78,7 @@ class Part:
         self.attempt, self.name, self.turn = planned.attempt, planned.part, 0
         self.requests, self.weight = planned.requests, planned.weight
         self._planned = planned
+        self.intended_at = 0.0
         self._intents: Counter[int] = Counter()
         self._sent: dict[int, Event] = {}
         self._reruns = 0
@@ -88,6 +90,7 @@ class Part:
         match event.kind:
             case "intent":
                 self._intents[event.turn] += 1
+                self.intended_at = max(self.intended_at, event.at)
             case "sent":
                 self._sent.setdefault(event.turn, event)
             case "refused":

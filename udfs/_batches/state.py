@@ -1,14 +1,14 @@
 """The state of a submission: a folder that Spark can write, with its rows, requests, results and journal.
 
-    manifest/           what was submitted, and the function and the service, pickled
     rows/               the input, and the key of each row's request
     parts/attempt=1/    the requests of an attempt, a folder for each part
     results/wave=.../   what came of requests, a file for each part
-    journal/wave=.../   events, lines of JSON
+    journal/wave=.../   events, lines of JSON; one of them says what was submitted
 
 Spark's own reader and writer do everything, so the folder may be wherever Spark can write, also over Spark Connect.
-Nothing is changed once it counts: `rows` do from the manifest on, a part from the event that it is planned on, results
-from the event that their part is settled on. What a killed process has left before that is written anew.
+Nothing is changed once it counts: `rows` do from the event that they are submitted on, a part from the event that it is
+planned on, results from the event that their part is settled on. What a killed process has left before that is written
+anew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, inside, setting
 from .._spark.lookup_table import LITERAL_PATH, NOTHING_THERE, error_condition, wave_name
@@ -37,6 +36,7 @@ from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTas
 AT_TASK_END = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 ROWS_IN_BATCH = 500  # of Arrow: a row may have a megabyte
 PARTS_AT_ONCE = 64  # in one Spark job
+THRESHOLD = "spark.speculation.task.duration.threshold"
 BETWEEN = "\t"  # events that were written together; no JSON has one
 FILLED = 0.9  # of a part, by the number of requests: it is known to some percent
 KINDS = ("ok", "failed", "again")  # the first that a request has is what came of it
@@ -67,6 +67,22 @@ class StateFolder:
     budgets: int = 0
 
     @property
+    def may_speculate(self) -> bool:
+        """Whether Spark may run a task a second time while the first runs; it never does with a job of one task.
+
+        Raises:
+            OptionError: it does so with any task.
+        """
+        if setting(self.session, "spark.speculation") != "true":
+            return False
+        if name := setting(self.session, THRESHOLD):
+            raise OptionError(
+                f"{THRESHOLD} is {name}: Spark would send a job that takes longer once more, and it would be billed "
+                "twice; submit in an application without it, or without spark.speculation"
+            )
+        return True
+
+    @property
     def slots(self) -> int:
         """How many tasks may run at once, as far as it is known."""
         try:
@@ -74,24 +90,35 @@ class StateFolder:
         except Exception:  # Spark Connect has no context
             return 4
 
-    # Manifest and journal.
-
-    def read_manifest(self) -> dict[str, Any] | None:
-        """What was submitted; None if there is no submission in the folder."""
-        found = self._lines("manifest")
-        return json.loads(found[0]) if found else None
-
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Make it a submission."""
-        self._write_line(json.dumps(manifest), self._at("manifest"))
+    # Journal.
 
     def events(self) -> list[Event]:
-        """The journal."""
-        return [Event.from_json(line) for lines in self._lines("journal") for line in lines.split(BETWEEN)]
+        """The journal; empty if it is not there."""
+        try:
+            lines = self._text(self._at("journal"))
+        except Exception as error:
+            self._check_absent(error)
+            return []
+        return [Event.from_json(event) for line in lines for event in line.split(BETWEEN)]
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events to the journal, all or none."""
-        self._write_line(BETWEEN.join(event.to_json() for event in events), self._wave("journal"))
+        line, place = BETWEEN.join(event.to_json() for event in events), self._wave("journal")
+        # A Spark job would wait for a slot while others have them all: signs of life may not. Spark Connect, and
+        # clusters that let nobody at the JVM, have no other way.
+        try:
+            context: Any = self.session.sparkContext
+            path = context._jvm.org.apache.hadoop.fs.Path
+            files = path(place).getFileSystem(context._jsc.hadoopConfiguration())
+            hidden = path(f"{place}/_line")
+            out = files.create(hidden)
+        except Exception:
+            self.session.range(0, 1, 1, 1).select(sf.lit(line).alias("value")).write.text(place)
+            return
+        out.write(bytearray(line.encode()))
+        out.close()
+        if not files.rename(hidden, path(f"{place}/line.txt")):
+            raise AsyncUDFError(f"the state {self.path} cannot be written: {place}")
 
     # Rows.
 
@@ -155,7 +182,7 @@ class StateFolder:
         place = self._wave("journal")
         frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
         frame.write.options(**AT_TASK_END).text(place)
-        return [Event.from_json(row["value"]) for row in self._text(place)]
+        return [Event.from_json(line) for line in self._text(place)]
 
     def poll(self, task: PollTask) -> list[Any]:
         """Ask about jobs."""
@@ -290,21 +317,8 @@ class StateFolder:
     def _load(self, place: str, schema: spark.StructType) -> DataFrame:
         return self.session.read.schema(schema).options(**LITERAL_PATH).parquet(place)
 
-    def _text(self, place: str) -> list[Any]:
-        return list(self.session.read.options(**LITERAL_PATH).text(place).collect())
-
-    def _lines(self, table: str) -> list[str]:
-        """The lines of the text files of a table; none if it is not there."""
-        try:
-            return [row["value"] for row in self._text(self._at(table))]
-        except Exception as error:
-            self._check_absent(error)
-            return []
-
-    def _write_line(self, line: str, place: str) -> None:
-        """Write a text file of one line, whole or not at all."""
-        # Not createDataFrame, which takes three times as long.
-        self.session.range(0, 1, 1, 1).select(sf.lit(line).alias("value")).write.text(place)
+    def _text(self, place: str) -> list[str]:
+        return [row["value"] for row in self.session.read.options(**LITERAL_PATH).text(place).collect()]
 
     @staticmethod
     def _write_results(frame: DataFrame, place: str) -> None:

@@ -36,12 +36,13 @@ from .._spark.schemas import (
     joined_schema,
     result_fields,
 )
+from .._spark.types import active_session
 from .._stores.base import ResultStore, need
 from .._text.figures import amounts, count, things
 from .._text.safe import safe_repr, type_name
 from .._version import VERSION
 from .function import BatchFunction, check_function
-from .journal import REUSED, Progress
+from .journal import REUSED, Event, Progress
 from .owner import Owner
 from .service import BatchService, check_service
 from .state import ERROR, StateFolder
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asyncudf")
 
+SUBMITTED = "submitted"  # the kind of the event that says what was submitted
 STILL_WORKING = 75  # exit code, as that of a run that is to be continued
 _dumps: Any = cloudpickle.dumps
 _loads: Any = cloudpickle.loads
@@ -136,7 +138,8 @@ def submit(
             left. `settle` gets the arguments and the answer, as the service gives it.
         store: a `ResultStore`: requests that it has the results of are not sent, and it gets the results.
         attempts: how often a request may be sent, if its job expires or is cancelled, if the service cannot answer it
-            now, or if its answer is none that `parse` can read.
+            now, or if its answer is none that `parse` can read. Where the call goes on with a state, that of the first
+            call counts.
         version: of the function, in place of its own.
         timeout: seconds after which an `AsyncTimeoutError` says what was not taken yet.
 
@@ -163,7 +166,7 @@ def submit(
     store = optional(result_store)(store, "store")
     made.submitted(folder, made.manifest(df.schema, names, uuid.uuid4().hex[:12]), store)  # plan errors before anything
     with Owner(folder) as owner:
-        found = folder.read_manifest()
+        found = _manifest(owner.events)
         manifest = found or made.manifest(df.schema, names, uuid.uuid4().hex[:12])
         if found is not None:
             made.check(manifest, folder.path, names, df.schema)
@@ -171,7 +174,8 @@ def submit(
         keyed = typed.keyed(df, KeyTask(submitted.work, submitted.declared, positions=tuple(typed.positions)))
         if found is None:
             manifest |= typed.write_rows(keyed)
-            folder.write_manifest(manifest | {"pickled": made.pickled()})
+            submitted_with = json.dumps(manifest | {"pickled": made.pickled()})
+            folder.add([Event(time.time(), owner.id, SUBMITTED, text=submitted_with)])
         elif (rows := typed.figures(keyed))["fingerprint"] != manifest["fingerprint"]:
             raise FunctionError(
                 f"the state {folder.path} is of other rows: it has {count(manifest['rows'])}, and this DataFrame has "
@@ -229,9 +233,12 @@ class Submission:
             FunctionError: nothing was submitted with this state; the function is another one; or the one in the state
                 cannot be loaded here.
         """
-        session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        session = spark or active_session()
+        if session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # on one machine workers run this Python
+            session = SparkSession.builder.getOrCreate()
         folder = StateFolder(session, _path(state))
-        found = folder.read_manifest()
+        found = _manifest(folder.events())
         if found is None:
             raise FunctionError(
                 f"nothing was submitted with the state {folder.path}; submit(df, ..., state=...) does so"
@@ -470,6 +477,12 @@ class _Declared:
         return base64.b64encode(_dumps(parts)).decode()
 
 
+def _manifest(events: Sequence[Event]) -> dict[str, Any] | None:
+    """What was submitted; None if nothing was."""
+    found = [event for event in events if event.kind == SUBMITTED]
+    return json.loads(min(found, key=lambda event: event.at).text) if found else None
+
+
 def _unpickled(manifest: Mapping[str, Any], path: str, missing: Sequence[str]) -> Mapping[str, Any]:
     try:
         kept: Mapping[str, Any] = _loads(base64.b64decode(manifest["pickled"]))
@@ -490,6 +503,8 @@ def _budgets(budget: Any) -> tuple[Budget, ...]:
                 f"a budget of {one.unit} for submit needs reserve=, what a request may cost at most: all requests are "
                 "sent before the first cost is known"
             )
+        if one.name is not None:
+            raise OptionError(f"a budget of submit is that of one submission: leave out name={safe_repr(one.name)}")
     return budgets
 
 

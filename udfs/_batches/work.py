@@ -21,7 +21,7 @@ from .._errors.http import status_of
 from .._errors.records import error_record, error_text, is_fatal, task_error
 from .._errors.type_mismatch import check_awaited
 from .._functions.async_function import CURRENT_CALL, CallState, RuntimeContext
-from .._functions.signature import bound, parameters_of
+from .._functions.signature import FunctionSpec, bound, parameters_of
 from .._policies.budget import Budget
 from .._policies.call_outcome import CallOutcome
 from .._policies.checks import given_number
@@ -62,18 +62,21 @@ class Work:
     def redacted(self) -> bool:
         return self.plan.options.redacted
 
-    def reserved(self, arguments: Sequence[Any]) -> list[float]:
-        """What a request may cost at most, of each budget."""
-        return [
-            given_number(of_row(budget.reserve, self.plan.spec)(*copied(arguments)), "reserve of a budget")
-            if callable(budget.reserve)
-            else budget.reservation_of(arguments)
-            for budget in self.budgets
-        ]
+    def reservations(self) -> list[Callable[..., float]]:
+        """Functions of a row's arguments: what its request may cost at most, of each budget."""
+        return [_reservation(budget, self.plan.spec) for budget in self.budgets]
 
     def job_key(self, attempt: int, part: str, turn: int) -> str:
         """The key of a job: the same in each process that sends it."""
         return f"{self.id}-{attempt}-{part}-{turn}"
+
+
+def _reservation(budget: Budget, spec: FunctionSpec) -> Callable[..., float]:
+    if not callable(budget.reserve):
+        amount = budget.reservation_of(())
+        return lambda *arguments: amount
+    reserve = of_row(budget.reserve, spec)
+    return lambda *arguments: given_number(reserve(*copied(arguments)), "reserve of a budget")
 
 
 # Making requests.
@@ -100,6 +103,7 @@ class Requests:
         self._request = bound(spec.function, parameters_of(spec.function), spec.parameters, given)
         self._part = _Part(work)
         self._number = 0
+        self._reservations = work.reservations()
 
     def row(self, arguments: Sequence[Any], last_error: Exception | None) -> PartRow:
         """The request for a row's arguments, or why there is none.
@@ -110,7 +114,7 @@ class Requests:
         work = self._work
         try:
             body, size, weight = self._made(arguments, last_error)
-            costs = work.reserved(arguments)
+            costs = [reserved(*arguments) for reserved in self._reservations]
         except BaseException as error:
             if is_fatal(error):
                 raise task_error(error, f"{work.name} cannot make requests", redacted=work.redacted) from error
@@ -262,11 +266,11 @@ def settled(
     Args:
         requests: of the part: the arguments, and the error of one that could not be made.
     """
-    settlement = Settlement([budget.settle for budget in work.budgets], work.plan.spec)
+    costs = _Costs(work)
     with tempfile.TemporaryFile() as spool:
         # Nothing is given before everything is fetched: a file of results is either that of a whole job, or not there.
         try:
-            count = _fetched(work, over, requests, settlement, spool) if over.job else 0
+            count = _fetched(work, over, requests, costs, spool) if over.job else 0
         except BaseException as error:
             if Failure(error).is_no_rows_fault:
                 raise
@@ -277,13 +281,13 @@ def settled(
         for _ in range(count):
             key, answer = pickle.load(spool)
             answered.add(key)
-            yield key, _result(work, over, validate, requests[key][0], settlement, answer)
+            yield key, _result(work, over, validate, requests[key][0], costs, answer)
     for key, (_, unmade) in requests.items():
         if key not in answered:
             yield key, _unanswered(work, over, unmade)
 
 
-def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], settlement: Settlement, spool: Any) -> int:
+def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> int:
     """Write the answers to a file, one for each request that has one; returns how many."""
     seen = set()
     for key, answer in work.service.fetch(over.job):
@@ -293,9 +297,9 @@ def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], settlement:
                 outcome = Failure(answer).outcome
                 is_unanswered = issubclass(type(answer), NotAnsweredError)
                 was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
-                costs = _costs(work, settlement, requests[key][0], answer) if was_asked else [0.0] * len(work.budgets)
+                spent = costs.of(requests[key][0], answer) if was_asked else [0.0] * len(work.budgets)
                 may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
-                answer = _Error(dead_letter(work, answer, over.attempt), may_be_mended, costs)
+                answer = _Error(dead_letter(work, answer, over.attempt), may_be_mended, spent)
             pickle.dump((key, answer), spool)
     if over.answers is not None and len(seen) < min(over.answers, len(requests)):
         raise NotAnsweredError(f"the service has {over.answers:,} answers in job {over.job} and gave {len(seen):,}")
@@ -315,21 +319,21 @@ def _result(
     over: OverJob,
     validate: Callable[[Any], Any],
     arguments: Sequence[Any],
-    settlement: Settlement,
+    costs: _Costs,
     answer: Any,
 ) -> Result:
     if isinstance(answer, _Error):
         kind = "again" if answer.may_be_mended and not over.is_last else "failed"
         return Result(kind, None, answer.record, False, answer.costs, None)
-    costs, text = _costs(work, settlement, arguments, answer), _as_json(answer)
+    spent, text = costs.of(arguments, answer), _as_json(answer)
     try:
         value = parsed(work, validate, answer)
     except BaseException as error:
         if is_fatal(error):
             raise task_error(error, f"parse of {work.name} has failed", redacted=work.redacted) from error
         kind = "failed" if over.is_last else "again"
-        return Result(kind, None, dead_letter(work, error, over.attempt), True, costs, text)
-    return Result("ok", value, None, False, costs, text)
+        return Result(kind, None, dead_letter(work, error, over.attempt), True, spent, text)
+    return Result("ok", value, None, False, spent, text)
 
 
 def parsed(work: Work, validate: Callable[[Any], Any], answer: Any) -> Any:
@@ -337,13 +341,19 @@ def parsed(work: Work, validate: Callable[[Any], Any], answer: Any) -> Any:
     return validate(work.parse(answer))
 
 
-def _costs(work: Work, settlement: Settlement, arguments: Sequence[Any], outcome: Any) -> list[float]:
+class _Costs:
     """What a request did cost, of each budget; what was reserved, where nobody says it."""
-    costs = work.reserved(arguments) if work.budgets else []
-    for place in filter(settlement.has, range(len(costs))):
-        with contextlib.suppress(Exception):  # code of the user's: the reservation stands
-            costs[place] = settlement.of(place, [tuple(arguments)], [outcome])
-    return costs
+
+    def __init__(self, work: Work) -> None:
+        self._reservations = work.reservations()
+        self._settlement = Settlement([budget.settle for budget in work.budgets], work.plan.spec)
+
+    def of(self, arguments: Sequence[Any], outcome: Any) -> list[float]:
+        costs = [reserved(*arguments) for reserved in self._reservations]
+        for place in filter(self._settlement.has, range(len(costs))):
+            with contextlib.suppress(Exception):  # code of the user's: the reservation stands
+                costs[place] = self._settlement.of(place, [tuple(arguments)], [outcome])
+        return costs
 
 
 def _unanswered(work: Work, over: OverJob, unmade: Record | None) -> Result:

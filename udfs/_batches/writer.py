@@ -23,6 +23,7 @@ logger = logging.getLogger("asyncudf")
 
 MOST_TROUBLES = 3  # of a job that cannot be sent or fetched, one after another
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
+QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
 LONGEST_PAUSE = 60.0  # seconds, after a service did not answer
 
 PartId = tuple[int, str]
@@ -35,6 +36,8 @@ class Folder(Protocol):
     def path(self) -> str: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def may_speculate(self) -> bool: ...
     def events(self) -> list[Event]: ...
     def add(self, events: Sequence[Event]) -> None: ...
     def look_up(self, task: LookupTask) -> list[Event]: ...
@@ -95,6 +98,8 @@ class Writer:
         self._troubles: Counter[PartId] = Counter()
         self._send_at = 0.0
         self.progress = submitted.progress(self._events)
+        if lost := self.progress.of("intent"):
+            self._send_at = time.monotonic() + max(part.intended_at for part in lost) + QUIET - time.time()
         self.states: dict[PartId, JobState] = {}
 
     @property
@@ -178,7 +183,9 @@ class Writer:
             return []
         service, budgets = self._work.service, self._work.budgets
         # Without `find` each job of a wave may be sent twice if the driver is killed.
-        most = PARTS_AT_ONCE if service.can_find else min(PARTS_AT_ONCE, self._folder.slots)
+        most = 1 if self._folder.may_speculate else PARTS_AT_ONCE
+        if not service.can_find:
+            most = min(most, self._folder.slots)
         queued, committed = self.progress.queued, self.progress.committed(len(budgets))
         wave: list[Part] = []
         unsent = [part for part in self.progress.of("planned", "intent") if part.has_job]

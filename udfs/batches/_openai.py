@@ -83,7 +83,7 @@ class OpenAIBatches(CachedClient, BatchService):
 
     def poll(self, job: str) -> JobStatus:
         found = self.client.batches.retrieve(job)
-        state, counts = STATES[found.status], found.request_counts
+        state, counts = STATES.get(found.status, JobState.WORKING), found.request_counts
         errors = (found.errors.data or []) if found.errors is not None else []
         if state is JobState.FAILED and any(error.code == QUEUE_IS_FULL for error in errors):
             state = JobState.REFUSED
