@@ -34,6 +34,7 @@ class Program:
         self.service.answer, self.service.ends, self.service.lines = self.answer, self.ends, self.lines
         self.service.step = self.asked
         self.writers_that_died = 0
+        self.cancels, self.is_cancelled = rng.random() < 0.2, False
         self.asked_of: Counter[tuple[int, int]] = Counter()
 
     def accident(self, share: float) -> bool:
@@ -81,6 +82,10 @@ class Program:
         for _ in range(60):
             process = Process(self.disk, self.service, self.step, budgets=self.budgets, attempts=self.attempts)
             try:
+                if self.cancels and self.random.random() < 0.3:
+                    self.is_cancelled = True
+                    with process.writer() as writer:
+                        writer.cancel()
                 if process.rounds().is_done:
                     return
             except (DriverKilled, AsyncUDFError):
@@ -106,7 +111,7 @@ class Program:
         # A row is dead only after all its attempts, or for an error that lasts, or because it could not be asked.
         for n, error in bad.items():
             lasts = error["status"] == 400
-            assert lasts or error["attempts"] == self.attempts, (n, error)
+            assert lasts or self.is_cancelled or error["attempts"] == self.attempts, (n, error)
 
     def progress(self) -> Any:
         return Process(self.disk, self.service, attempts=self.attempts, budgets=self.budgets).submitted.progress()

@@ -165,7 +165,7 @@ def check_service(service: Any) -> BatchService:
         raise OptionError(f"service must be a BatchService, such as OpenAIBatches(), not {safe_repr(service)}")
     for name in ("max_requests", "max_bytes", "max_queued", "poll_every"):
         value = getattr(service, name)
-        may_be_none = name in ("max_bytes", "max_queued")
-        if not (value is None and may_be_none) and not (is_number(value) and value > 0):
+        is_left_out = value is None and name in ("max_bytes", "max_queued")
+        if not is_left_out and (value is None or not is_number(value) or value <= 0):
             raise OptionError(f"{name} of {type_name(service)} must be a number of more than 0, not {safe_repr(value)}")
     return service

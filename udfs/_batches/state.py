@@ -34,7 +34,10 @@ from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTas
 
 # A task's file is there when the task ends, not when its job does: then less is lost if the driver is killed meanwhile.
 AT_TASK_END = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
-ROWS_IN_BATCH = 500  # of Arrow: a row may have a megabyte
+# Parquet looks at its memory after a hundred rows, which may have a megabyte each.
+LARGE_ROWS = {"parquet.block.size": 2**25, "parquet.block.size.row.check.min": 8, "parquet.page.size.row.check.min": 8}
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # from Spark 4.1 on
 PARTS_AT_ONCE = 64  # in one Spark job
 THRESHOLD = "spark.speculation.task.duration.threshold"
 BETWEEN = "\t"  # events that were written together; no JSON has one
@@ -95,7 +98,7 @@ class StateFolder:
     def events(self) -> list[Event]:
         """The journal; empty if it is not there."""
         try:
-            lines = self._text(self._at("journal"))
+            lines = [] if self._is_absent("journal") else self._text(self._at("journal"))
         except Exception as error:
             self._check_absent(error)
             return []
@@ -104,20 +107,16 @@ class StateFolder:
     def add(self, events: Sequence[Event]) -> None:
         """Add events to the journal, all or none."""
         line, place = BETWEEN.join(event.to_json() for event in events), self._wave("journal")
-        # A Spark job would wait for a slot while others have them all: signs of life may not. Spark Connect, and
-        # clusters that let nobody at the JVM, have no other way.
-        try:
-            context: Any = self.session.sparkContext
-            path = context._jvm.org.apache.hadoop.fs.Path
-            files = path(place).getFileSystem(context._jsc.hadoopConfiguration())
-            hidden = path(f"{place}/_line")
-            out = files.create(hidden)
-        except Exception:
+        hadoop = self._hadoop()
+        if hadoop is None:
             self.session.range(0, 1, 1, 1).select(sf.lit(line).alias("value")).write.text(place)
             return
+        # A Spark job would wait for a slot while others have them all: signs of life may not.
+        path, files = hadoop
+        out = files.create(path(f"{place}/_line"))
         out.write(bytearray(line.encode()))
         out.close()
-        if not files.rename(hidden, path(f"{place}/line.txt")):
+        if not files.rename(path(f"{place}/_line"), path(f"{place}/line.txt")):
             raise AsyncUDFError(f"the state {self.path} cannot be written: {place}")
 
     # Rows.
@@ -131,7 +130,8 @@ class StateFolder:
         """Write the rows, in place of those that a killed process has left; returns their figures."""
         seen = Observation()
         with self._small_batches():
-            keyed.observe(seen, *_figures(keyed)).write.mode("overwrite").parquet(self._at("rows"))
+            written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
+            written.mode("overwrite").parquet(self._at("rows"))
         return {name: int(value or 0) for name, value in seen.get.items()}
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
@@ -166,7 +166,7 @@ class StateFolder:
         place = f"{self._at('parts')}/attempt={task.attempt}"
         with self._small_batches():
             parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
-            parts.write.mode("overwrite").partitionBy("part").parquet(place)
+            parts.write.options(**LARGE_ROWS).mode("overwrite").partitionBy("part").parquet(place)
         sums = [sf.count(sf.lit(1)).alias("requests"), sf.sum("weight").alias("weight"), *self._sum_of_costs("costs")]
         planned = self._load(place, self._part_schema()).groupBy("part").agg(*sums)
         return [
@@ -181,7 +181,8 @@ class StateFolder:
         """Send parts as jobs, a task for each; the events that it returns are in the journal."""
         place = self._wave("journal")
         frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
-        frame.write.options(**AT_TASK_END).text(place)
+        with self._small_batches():
+            frame.write.options(**AT_TASK_END).text(place)
         return [Event.from_json(line) for line in self._text(place)]
 
     def poll(self, task: PollTask) -> list[Any]:
@@ -226,6 +227,8 @@ class StateFolder:
     def results(self) -> DataFrame:
         """All results, of all attempts."""
         schema = spark.StructType([*self._result_schema().fields, spark.StructField("wave", spark.StringType())])
+        if self._is_absent("results"):  # Spark logs a warning with a long trace
+            return self.session.createDataFrame([], schema)
         try:
             frame = self._load(self._at("results"), schema)
             frame.schema  # noqa: B018 - Spark Connect looks for the table only now
@@ -320,9 +323,23 @@ class StateFolder:
     def _text(self, place: str) -> list[str]:
         return [row["value"] for row in self.session.read.options(**LITERAL_PATH).text(place).collect()]
 
-    @staticmethod
-    def _write_results(frame: DataFrame, place: str) -> None:
-        frame.write.options(**AT_TASK_END).parquet(place)
+    def _write_results(self, frame: DataFrame, place: str) -> None:
+        with self._small_batches():
+            frame.write.options(**AT_TASK_END, **LARGE_ROWS).parquet(place)
+
+    def _hadoop(self) -> tuple[Any, Any] | None:
+        """The class of paths and the file system of the JVM; None over Spark Connect, and where nobody may use it."""
+        try:
+            context: Any = self.session.sparkContext
+            path = context._jvm.org.apache.hadoop.fs.Path
+            return path, path(self.path).getFileSystem(context._jsc.hadoopConfiguration())
+        except Exception:
+            return None
+
+    def _is_absent(self, table: str) -> bool:
+        """Whether a table is known to be not there."""
+        hadoop = self._hadoop()
+        return hadoop is not None and not hadoop[1].exists(hadoop[0](self._at(table)))
 
     def _check_absent(self, error: Exception) -> None:
         """Raises AsyncUDFError for an error that does not only say that nothing is there."""
@@ -332,16 +349,19 @@ class StateFolder:
     @contextlib.contextmanager
     def _small_batches(self) -> Iterator[None]:
         """Let Spark hand rows to Python in small batches: 10,000 rows of a megabyte would not fit."""
-        name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-        before = setting(self.session, name)
-        with contextlib.suppress(Exception):  # a session that lets nobody set anything
-            if not 0 < int(before) <= ROWS_IN_BATCH:
-                self.session.conf.set(name, ROWS_IN_BATCH)
+        conf = self.session.conf
+        before = {name: value for name in (BATCH_BYTES, BATCH_ROWS) if (value := setting(self.session, name))}
+        most = {BATCH_BYTES: 2**24, BATCH_ROWS: 1_000 if BATCH_BYTES in before else 64}
+        changed = {name for name, value in before.items() if not value.isdecimal() or not 0 < int(value) <= most[name]}
         try:
+            with contextlib.suppress(Exception):  # a session that lets nobody set anything
+                for name in changed:
+                    conf.set(name, most[name])
             yield
         finally:
             with contextlib.suppress(Exception):
-                self.session.conf.set(name, before)
+                for name in changed:
+                    conf.set(name, before[name])
 
 
 def _figures(keyed: DataFrame) -> list[Any]:

@@ -254,7 +254,8 @@ class PollTask(Task):
     def run(self, batches: Batches) -> Batches:
         for batch in batches:
             told = []
-            for number in batch.column("id").to_pylist():
+            numbers: list[int] = batch.column("id").to_pylist()
+            for number in numbers:
                 state, answers, error = self._asked(self.jobs[number])
                 told.append({"number": number, "state": state, "answers": answers, "error": error})
             yield pa.RecordBatch.from_pylist(told, STATES)

@@ -38,9 +38,8 @@ class AnthropicBatches(CachedClient, BatchService):
         OptionError: anthropic is not installed.
     """
 
-    max_requests = 100_000
-    max_bytes = 240_000_000  # of the 256 MB of a call, the rest is around each body
-    poll_every = 60.0
+    max_requests: int = 100_000
+    max_bytes: int | None = 240_000_000  # of the 256 MB of a call, the rest is around each body
 
     def __init__(self, *, client: Callable[[], Any] | None = None) -> None:
         need("AnthropicBatches", "anthropic", "anthropic")

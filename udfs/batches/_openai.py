@@ -45,9 +45,8 @@ class OpenAIBatches(CachedClient, BatchService):
         OptionError: a value that cannot work, or openai is not installed.
     """
 
-    max_requests = 50_000
-    max_bytes = 190_000_000  # of the 200 MB of a file, the rest is around each body
-    poll_every = 60.0
+    max_requests: int = 50_000
+    max_bytes: int | None = 190_000_000  # of the 200 MB of a file, the rest is around each body
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class OpenAIBatches(CachedClient, BatchService):
         need("OpenAIBatches", "openai", "openai")
         super().__init__(client)
         self.endpoint: str = text(endpoint, "endpoint")
-        self.max_queued = optional(amount)(max_queued, "max_queued")
+        self.max_queued: float | None = optional(amount)(max_queued, "max_queued")
 
     def _connect(self) -> Any:
         from openai import OpenAI
