@@ -45,7 +45,7 @@ if any(
     and frame.f_code.co_name == "_run_module_as_main"
     and frame.f_locals.get("mod_name") == __name__
     for frame, _ in _walk_stack(_sys._getframe())
-):
+) and _sys.argv[1:2] != ["batches"]:  # that command needs all of it
     # The doctor is for installations in which the imports below fail, so it runs before them.
     from .__main__ import main as _main
 
@@ -62,6 +62,8 @@ if _find_spec("pyspark") is None:
 
 from asyncudf.queues._public import publish as _publish
 
+from ._batches.function import BatchFunction, batch_function
+from ._batches.submission import Submission, SubmissionStatus, submit
 from ._errors.exceptions import (
     AsyncTimeoutError,
     AsyncUDFError,
@@ -100,6 +102,7 @@ __all__ = (
     "AsyncTimeoutError",
     "AsyncUDF",
     "AsyncUDFError",
+    "BatchFunction",
     "Budget",
     "CircuitBreaker",
     "Collector",
@@ -121,15 +124,19 @@ __all__ = (
     "RuntimeContext",
     "SinkError",
     "SinkReport",
+    "Submission",
+    "SubmissionStatus",
     "WatermarkStrategy",
     "async_pandas_udf",
     "async_sink",
+    "batch_function",
     "dry_run",
     "monitor",
     "ordered_wait",
     "ship",
     "sink_source",
     "stream_sink",
+    "submit",
     "unordered_wait",
 )
 

@@ -1,4 +1,4 @@
-"""The command line, `python -m asyncudf doctor`: a line for each thing that asyncudf needs, and what fixes it."""
+"""The command line: `python -m asyncudf doctor` looks at an installation, `batches` at what was submitted."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit status: 0 if all is right, warnings allowed; 1 if not."""
     try:
         options = _parse(arguments)
+        if options.command == "batches":
+            return _batches(options)
         return 0 if options.command is None else _doctor(options)
     except KeyboardInterrupt:
         return 130
@@ -71,6 +73,12 @@ def _doctor(options: argparse.Namespace) -> int:
     return status
 
 
+def _batches(options: argparse.Namespace) -> int:
+    from ._batches.command import show_batches  # imports Spark, which the doctor may not
+
+    return show_batches(options.state, options.wait, options.look, options.json, _write)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m asyncudf", description="Flink's Async I/O for PySpark.")
     version = version_of(PACKAGE) or "(not installed)"
@@ -84,6 +92,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--capacity", type=_positive, default=100, help="calls in flight in each task (default: 100)")
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    batches = commands.add_parser(
+        "batches",
+        help="show how far a submission is, and go on with it",
+        description="Fetch what is over, submit again what has to be, and print how far the submission is.",
+        epilog="Exit status: 0 if each row has a result or is a dead letter, 75 if not, 1 for an error.",
+    )
+    batches.add_argument("state", help="the folder that submit was given")
+    batches.add_argument("--wait", type=_positive, metavar="SECONDS", help="until it is done, but not longer than this")
+    batches.add_argument("--look", action="store_true", help="only look: fetch nothing, and submit nothing")
+    batches.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

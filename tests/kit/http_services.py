@@ -25,7 +25,7 @@ def serving(handler: Handler, tls: ssl.SSLContext | None = None, backlog: int = 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    app = web.Application()
+    app = web.Application(client_max_size=2**30)
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
 

@@ -83,7 +83,7 @@ def test_a_picture_shows_what_the_operator_does(name: str, monkeypatch: pytest.M
 def test_the_reference_has_each_public_name_and_each_option() -> None:
     """Names under `:::`, options as lines of a table, each once."""
     reference = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
-    packages = ("asyncudf", "asyncudf.http", "asyncudf.queues", "asyncudf.testing")
+    packages = ("asyncudf", "asyncudf.batches", "asyncudf.http", "asyncudf.queues", "asyncudf.testing")
     public = {f"{name}.{one}" for name in packages for one in importlib.import_module(name).__all__}
     public -= {"asyncudf.DEAD_LETTERS", "asyncudf.LATENCIES"}  # values: a sentence describes them
     public |= {"asyncudf.testing.VirtualClockLoop"}

@@ -8,12 +8,13 @@ from pathlib import Path
 SPARK = Path(__file__).parents[1] / "spark"
 DOORS = {
     "column", "SQL function", "table function", "ordered_wait", "unordered_wait", "chain", "async_sink", "stream_sink",
-    "sink_source", "LookupTable", "structured streaming", "foreachBatch", "Spark Connect", "monitor", "dry_run", "ship",
+    "sink_source", "submit", "LookupTable", "structured streaming", "foreachBatch", "Spark Connect", "monitor",
+    "dry_run", "ship",
 }  # fmt: skip
 SEMANTICS = {
     "order", "0 to n results", "types", "vectorized functions", "models", "null input", "calls", "errors",
     "errors when planned", "context", "resources", "watermarks", "side outputs", "calls for each row", "cancellation",
-    "LIMIT", "nothing is left", "memory", "stores", "resume", "limits of the job", "budgets",
+    "LIMIT", "nothing is left", "memory", "stores", "resume", "limits of the job", "budgets", "Submit and collect",
 }  # fmt: skip
 
 

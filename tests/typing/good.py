@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any, assert_type
@@ -26,6 +26,7 @@ from asyncudf import (
     AsyncTimeoutError,
     AsyncUDF,
     AsyncUDFError,
+    BatchFunction,
     Budget,
     CircuitBreaker,
     Collector,
@@ -45,16 +46,21 @@ from asyncudf import (
     RuntimeContext,
     SinkError,
     SinkReport,
+    Submission,
+    SubmissionStatus,
     WatermarkStrategy,
     async_pandas_udf,
     async_sink,
+    batch_function,
     dry_run,
     http,
     ordered_wait,
     sink_source,
     stream_sink,
+    submit,
     unordered_wait,
 )
+from asyncudf.batches import BatchRequest, BatchService, JobStatus, OpenAIBatches
 from asyncudf.queues import (
     Entry,
     LatencyMarker,
@@ -443,6 +449,48 @@ def sinks(df: DataFrame, spark: SparkSession) -> None:
         async_sink(df, post)
     except SinkError as error:
         assert_type(error.report, SinkReport | None)
+
+
+# Submit and collect.
+
+
+class Jobs(BatchService):
+    max_requests = 10
+
+    def submit(self, requests: Sequence[BatchRequest], key: str) -> str:
+        return f"{key} {requests[0].key} {requests[0].body}"
+
+    def poll(self, job: str) -> JobStatus:
+        return JobStatus("working", answers=1)
+
+    def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
+        yield job, {"n": 1}
+
+    def cancel(self, job: str) -> None: ...
+
+
+def read(answer: dict[str, Any]) -> int:
+    return int(answer["n"])
+
+
+@batch_function("bigint", parse=read, version="2", redact=True)
+def ask(city: str, context: RuntimeContext) -> dict[str, Any]:
+    return {"city": city, "why": context.last_error}
+
+
+def submissions(df: DataFrame) -> None:
+    assert_type(ask, BatchFunction)
+    assert_type(batch_function(read), BatchFunction)
+    budget = Budget(20, reserve=0.01)
+    submission = submit(df, ask, "city", service=Jobs(), state="/data/june", budget=budget, attempts=2, timeout=60)
+    assert_type(submission, Submission)
+    submission = Submission.open("/data/june", function=ask, service=OpenAIBatches(max_queued=1e6))
+    status = submission.wait(timeout=0, progress=True)
+    assert_type(status, SubmissionStatus)
+    assert_type((status.exit_code, status.requests), tuple[int, Mapping[str, int]])
+    assert_type(submission.collect(partial=True), DataFrame)
+    assert_type(submission.dead_letters(), DataFrame)
+    submission.cancel()
 
 
 # The queues.

@@ -6,6 +6,7 @@ They are at a path or in a table of the catalog, by Spark's own reader and write
 from __future__ import annotations
 
 import math
+import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,18 @@ NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "DELTA_PATH_DOES_NO
 LITERAL_PATH = {"__globPaths__": "false"}
 ROWS_PER_TASK = 1_000
 MAX_TTL = 1e10  # seconds: no row is older than 300 years, and Spark has no longer interval
+
+
+def wave_name() -> str:
+    """A name for a batch of rows: later ones come later, and no two are the same."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}"
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether Spark says that nothing is at a path; an error of Java says it in its text."""
+    found = condition_of(error) if isinstance(error, PySparkException) else None
+    named = found or next(iter(re.findall(r"\[([A-Z][A-Z0-9_.]+)\]", str(error))), "")
+    return named.partition(".")[0] in NOTHING_THERE
 
 
 def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -> DataFrame:
@@ -139,7 +152,7 @@ class ResultTable:
             rows = self._session.read.format(self._format).options(**options).load(self.where)
             rows.schema  # noqa: B018 - Spark Connect reads the schema only now
         except PySparkException as error:
-            if (condition_of(error) or "").partition(".")[0] in NOTHING_THERE:
+            if is_missing(error):
                 return None
             raise
         return rows
@@ -226,7 +239,7 @@ class ResultTable:
         Returns how many were called, failed, or are unpaid: these are left out, or they would count as failed until
         their `error_ttl` is over.
         """
-        seen, wave = Observation(), f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}"
+        seen, wave = Observation(), wave_name()
         value, error = (sf.col(OUTCOME).getField(name) for name in ("value", "error"))
         rows = df.select(key_of(self._columns), value.alias(RESULT), error.alias(ERROR))
         unpaid = sf.col(ERROR).getField("type").eqNullSafe(BudgetSpentError.__name__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imported late: without `packaging` the doctor says so, and 
 
 PACKAGE = "asyncudf"
 CONNECT_CLIENTS = ("databricks-connect", "pyspark-client")  # each is a pyspark without Java
-EXTRAS = ("store", "redis", "coordinator", "fast", "report", "progress", "otel")
+EXTRAS = ("store", "redis", "coordinator", "fast", "report", "progress", "otel", "openai", "anthropic")
 
 
 def check_packages() -> list[Finding]:

@@ -245,7 +245,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     >>> run_rows(weather, ["Oslo"])
     [{'temp': 12.5, 'sky': 'clear'}]
     """
-    if _is_type(f) or (f is not None and not callable(f) and not isinstance(f, AsyncFunction)):
+    if is_type(f) or (f is not None and not callable(f) and not isinstance(f, AsyncFunction)):
         if returnType is not None:
             raise OptionError(f"two return types: {safe_repr(f)} and {safe_repr(returnType)}")
         f, returnType = None, f
@@ -290,7 +290,7 @@ def _read(function: Any, options: Options) -> tuple[FunctionSpec, Options]:
     return read_function(function, options), options
 
 
-def _is_type(given: Any) -> bool:
+def is_type(given: Any) -> bool:
     """Whether what can be called is a type: a class with fields that is no function, or such as `list[int]`."""
     is_function = isinstance(given, type) and issubclass(given, AsyncFunction)  # it may be a dataclass
     return typing.get_origin(given) is not None or (has_fields(given) and not is_function)

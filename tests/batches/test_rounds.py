@@ -1,0 +1,306 @@
+"""A submission goes on until each request has a result or is a dead letter, whatever the service does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncudf import AsyncUDFError, Budget, FatalError, ResultStore, batch_function, http
+from asyncudf._batches import writer as writers
+from asyncudf.batches import JobStatus, NotAnsweredError
+from tests.batches.submissions import Finding, Process, Service, disk_of, double, errors, values
+from tests.kit.batch_folders import DriverKilled
+
+NUMBERS = range(10)
+DOUBLED = {n: 2 * n for n in NUMBERS}
+
+
+def told(service: Service) -> dict[int, list[str]]:
+    """Why each number was asked: the last errors, in the order of attempts."""
+    found: dict[int, list[str]] = {}
+    for _, requests in service.jobs.values():
+        for request in requests:
+            found.setdefault(request.body["n"], []).append(request.body["why"])
+    return found
+
+
+def test_equal_rows_are_one_request_and_each_job_is_fetched_once() -> None:
+    service, disk = Service(), disk_of([*NUMBERS, *NUMBERS])
+    assert Process(disk, service).rounds().is_done
+    assert values(disk) == DOUBLED
+    assert (set(service.billed.values()), len(service.jobs)) == ({1}, 4)
+    assert set(service.fetched.values()) == {1}
+
+
+@pytest.mark.parametrize("state", ["expired", "cancelled", "failed"])
+def test_what_has_no_answer_is_asked_again_and_told_why(state: str) -> None:
+    service, disk = Service(), disk_of(NUMBERS)
+    service.ends = lambda job: state if job in ("job-0", "job-1") else "ended"
+    progress = Process(disk, service).rounds()
+    assert (progress.attempt, values(disk)) == (2, DOUBLED)
+    again = {n: whys[1] for n, whys in told(service).items() if len(whys) == 2}
+    assert len(again) == (2 if state == "expired" else 6)
+    word = {"expired": "its job expired before", "cancelled": "it was cancelled", "failed": "its job has failed"}[state]
+    assert set(again.values()) == {f"the request has no answer: {word}"}
+    assert set(service.billed.values()) == {1}
+
+
+def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong() -> None:
+    service, disk = Service(), disk_of(NUMBERS)
+    service.answer = lambda body: {"value": 2 * body["n"]} if body["why"] or body["n"] % 2 else {"value": "much"}
+    assert Process(disk, service).rounds().attempt == 2
+    assert values(disk) == DOUBLED
+    assert {whys[1] for whys in told(service).values() if len(whys) == 2} == {
+        "double returned 'much' (str): declared int64"
+    }
+
+
+def test_errors_of_the_service_are_asked_again_and_those_of_the_request_are_not() -> None:
+    service, disk = Service(), disk_of(range(5))
+    service.answer = lambda body: {
+        1: http.error_for(400, body="no"), 2: http.error_for(503) if body["attempt"] < 3 else {"value": 4},
+        3: http.error_for(429), 4: NotAnsweredError("late"),
+    }.get(body["n"], {"value": 0})  # fmt: skip
+    Process(disk, service, attempts=3).rounds()
+    assert values(disk) == {0: 0, 2: 4}
+    ends = {n: (error["type"], error["status"], error["attempts"]) for n, error in errors(disk).items()}
+    assert ends == {1: ("PermanentError", 400, 1), 3: ("ThrottledError", 429, 3), 4: ("NotAnsweredError", None, 3)}
+    assert {error["function"] for error in errors(disk).values()} == {"double"}
+
+
+def test_a_parse_that_reads_nothing_asks_nothing_again_and_is_mended_for_nothing() -> None:
+    service, disk = Service(10), disk_of(range(25))
+    broken = batch_function(double.spec.function, "bigint", parse=lambda answer: answer["valeu"])
+    with pytest.raises(
+        AsyncUDFError, match=r"could read none of 25 answers, for example KeyError: 'valeu'\. Nothing is"
+    ):
+        Process(disk, service, function=broken).rounds()
+    assert Process(disk, service, reparses=True).rounds().is_done
+    assert len(values(disk)) == 25
+    assert sum(service.billed.values()) == 25
+    assert len(service.jobs) == 3
+
+
+def test_dead_letters_are_read_again_too_by_a_parse_that_was_mended() -> None:
+    service, disk = Service(10), disk_of(range(25))
+    partly = batch_function(double.spec.function, "bigint", parse=lambda a: a["value"] or a["no"])
+    Process(disk, service, function=partly, attempts=2).rounds()
+    assert errors(disk)[0]["type"] == "KeyError"
+    progress = Process(disk, service, attempts=2, reparses=True).rounds()
+    assert (len(values(disk)), progress.is_done, sum(part.outcome.failed for part in progress.parts)) == (25, True, 0)
+
+
+def test_half_a_file_is_fetched_again_and_what_stays_away_is_asked_again() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.lines = lambda job, lines: lines[: 2 if service.fetched[job] < 3 else None]
+    assert Process(disk, service).rounds().attempt == 1
+    assert values(disk) == DOUBLED
+    assert set(service.fetched.values()) == {3}
+
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.lines = lambda job, lines: lines[: 2 if job == "job-0" else None]
+    assert Process(disk, service).rounds().attempt == 2
+    assert values(disk) == DOUBLED
+    assert sum(service.billed.values()) == 13, "of three nobody has the answers"
+
+
+def test_answers_that_come_twice_in_any_order_and_of_others_count_once() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.lines = lambda job, lines: [
+        *reversed(lines),
+        ("f" * 32, {"value": 1}),
+        *((k, {"value": -1}) for k, _ in lines),
+    ]
+    Process(disk, service).rounds()
+    assert values(disk) == DOUBLED
+
+
+def test_a_file_that_cannot_be_read_ends_it_with_the_error_and_nothing_is_lost() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+
+    def lines(job: str, found: list[Any]) -> list[Any]:
+        raise ValueError("half a line")
+
+    service.lines = lines
+    with pytest.raises(AsyncUDFError, match=r"part 00000-0000\d of attempt 1 of double cannot be fetched: half a line"):
+        Process(disk, service).rounds()
+    service.lines = lambda job, found: found
+    assert Process(disk, service).rounds().is_done
+    assert set(service.billed.values()) == {1}
+
+
+def test_a_refusal_costs_no_attempt_and_a_queue_that_is_full_later_neither() -> None:
+    service, disk = Service(2), disk_of(NUMBERS)
+    refusals = iter([http.error_for(429, retry_after=9.0), None, http.error_for(503, retry_after=9.0)])
+    service.step = _raising("submit before", lambda: next(refusals, None))
+    service.ends = lambda job: "refused" if job in ("job-0", "job-2") else "ended"
+    progress = Process(disk, service).rounds()
+    assert (progress.attempt, progress.may_be_twice, values(disk)) == (1, 0, DOUBLED)
+    assert set(service.billed.values()) == {1}
+    assert len({key for key, _ in service.jobs.values()}) == len(service.jobs) == 7
+
+
+def _raising(name: str, error: Any) -> Any:
+    def step(now: str) -> None:
+        if now == name and (found := error()) is not None:
+            raise found
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("kind", "twice"), [(Finding, 0), (Service, 1)], ids=["a service that can tell", "one that cannot"]
+)
+def test_a_job_that_was_taken_without_an_answer_is_looked_for_or_sent_once_more(kind: Any, twice: int) -> None:
+    service, disk = kind(5), disk_of(NUMBERS)
+    lost = iter([TimeoutError("no answer")])
+    service.step = _raising("submit after", lambda: next(lost, None))
+    progress = Process(disk, service).rounds()
+    assert (service.twice, progress.may_be_twice, values(disk)) == (twice, twice, DOUBLED)
+
+
+def test_an_error_that_no_time_mends_ends_it_and_it_goes_on_later() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.step = _raising("submit before", lambda: http.error_for(401))
+    with pytest.raises(AsyncUDFError, match=r"has not taken job id-1-00000-0000\d-0: PermanentError: 401"):
+        Process(disk, service).rounds()
+    quota = '{"error": {"code": "insufficient_quota"}}'
+    service.step = _raising("submit before", lambda: http.error_for(429, body=quota))
+    with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
+        Process(disk, service).rounds()
+    service.step = _raising("poll", lambda: http.error_for(404))
+    with pytest.raises(AsyncUDFError, match=r"the service says nothing about job job-\d: PermanentError: 404"):
+        Process(disk, service).rounds()
+    service.step = lambda name: None
+    assert Process(disk, service).rounds().is_done
+    assert (service.twice, set(service.billed.values())) == (0, {1})
+
+
+def test_a_service_that_does_not_answer_now_is_asked_again() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    down = iter([ConnectionResetError(), http.error_for(503), TimeoutError()])
+    service.step = _raising("poll", lambda: next(down, None))
+    assert Process(disk, service).rounds().is_done
+    assert values(disk) == DOUBLED
+
+
+def test_a_job_counts_as_taken_once_the_service_has_accepted_it() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    states = {"job-0": ["queued", "queued", "working"], "job-1": ["queued", "refused"], "job-2": ["working"]}
+    poll = service.poll
+    service.poll = lambda job: JobStatus(states[job].pop(0)) if states[job] else poll(job)  # type: ignore[method-assign]
+    with Process(disk, service).writer() as writer:
+        accepted = []
+        for _ in range(4):
+            writer._send_at = 0.0
+            writer.round()
+            accepted.append(writer.is_accepted)
+    assert accepted == [False, False, False, True]
+    assert len(service.jobs) == 3
+
+
+def test_the_weight_in_the_queue_stays_within_its_bound() -> None:
+    service, disk = Service(3, max_queued=5.0), disk_of(range(20))
+    most = [0]
+
+    def ends(job: str) -> str:
+        at_work = sum(len(requests) for name, (_, requests) in service.jobs.items() if name not in service.states)
+        most[0] = max(most[0], at_work)
+        return "ended"
+
+    service.ends = ends
+    Process(disk, service).rounds()
+    assert len(values(disk)) == 20
+    assert most[0] <= 5
+
+
+def test_a_budget_holds_by_reservations_and_goes_on_with_what_answers_did_cost() -> None:
+    def budget(amount: float) -> Budget:
+        return Budget(amount, "tokens", reserve=10, settle=lambda n, answer: 3)
+
+    service, disk = Service(10), disk_of(range(60))
+    with pytest.raises(
+        FatalError, match=r"double has spent 9\d of its budget of 100 tokens, and the next job may cost 10"
+    ):
+        Process(disk, service, budgets=[budget(100)]).rounds()
+    assert 30 <= sum(service.billed.values()) <= 33
+    progress = Process(disk, service, budgets=[budget(200)]).rounds()
+    assert (progress.spent(1), set(service.billed.values())) == ([180.0], {1})
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent"),
+    [
+        (Budget(99, "USD", reserve=lambda n: n), 9 + 8 + 7 + 6 + 4 + 3 + 2 + 1 + 0),  # 5 was not answered
+        (Budget(99, "USD", reserve=1.0, settle=lambda n, answer: answer["no"]), 9.0),  # it raises for all
+        (Budget(99, "calls"), 9.0),
+        (Budget(99, "USD", reserve=9, settle=lambda n, answer: 0.5), 4.5),
+    ],
+)
+def test_costs_are_those_that_answers_tell_else_those_that_were_reserved(budget: Budget, spent: float) -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+    service.answer = lambda body: None if body["n"] == 5 else {"value": 1}
+    assert Process(disk, service, budgets=[budget], attempts=1).rounds().spent(1) == [spent]
+
+
+def test_cancelling_keeps_what_was_answered_and_sends_nothing_more() -> None:
+    service, disk = Service(3, max_queued=6.0), disk_of(NUMBERS)
+    service.ends = lambda job: "ended" if job == "job-0" else "working"
+    process = Process(disk, service)
+    process.rounds(2)
+    with process.writer() as writer:
+        writer.cancel()
+    progress = process.rounds()
+    assert (progress.is_done, progress.attempt, len(values(disk))) == (True, 1, 3)
+    assert {error["message"] for error in errors(disk).values()} == {
+        "the request has no answer: it was cancelled",
+        "the request has no answer: the submission was cancelled before it was sent",
+    }
+    jobs = len(service.jobs)
+    assert Process(disk, service).rounds().is_done
+    assert len(service.jobs) == jobs
+
+
+def test_a_store_answers_without_a_request_and_gets_what_was_answered(tmp_path: Any) -> None:
+    store = ResultStore.disk(tmp_path / "store")
+    service, disk = Service(), disk_of(range(5))
+    Process(disk, service, store=store).rounds()
+    disk = disk_of(NUMBERS)
+    progress = Process(disk, service, store=store).rounds()
+    assert (values(disk), sum(service.billed.values()), progress.parts[0].outcome.ok) == (DOUBLED, 10, 5)
+
+
+def test_a_process_that_takes_over_waits_until_nobody_sends_for_the_one_that_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker of a driver that was killed may send its job a moment later, when the service was asked for it."""
+    service, disk = Finding(5), disk_of(NUMBERS)
+
+    def step(name: str) -> None:
+        if name == "send task before":
+            raise DriverKilled
+
+    with pytest.raises(DriverKilled):
+        Process(disk, service, step).rounds()
+    with Process(disk, service).writer() as writer:
+        writer.round()
+        assert (len(service.jobs), [part.state for part in writer.progress.parts]) == (0, ["intent"] * 2)
+    monkeypatch.setattr(writers, "QUIET", 0.0)
+    with Process(disk, service).writer() as writer:
+        writer.round()
+        assert len(service.jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "may_speculate", "most"), [(Finding, False, 4), (Service, False, 3), (Finding, True, 1)]
+)
+def test_a_wave_has_the_jobs_that_may_be_lost_together(kind: Any, may_speculate: bool, most: int) -> None:
+    """Spark may run a task a second time beside the first, but not that of a job with one task."""
+    service, disk, waves = kind(3), disk_of(NUMBERS), list[int]()
+    process = Process(disk, service)
+    process.folder.may_speculate = may_speculate
+    send = process.folder.send
+    process.folder.send = lambda parts, task: waves.append(len(parts)) or send(parts, task)  # type: ignore[method-assign,func-returns-value]
+    process.rounds()
+    assert (max(waves), sum(waves), values(disk)) == (most, 4, DOUBLED)

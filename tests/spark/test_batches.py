@@ -1,0 +1,299 @@
+"""submit and collect on Spark: each row is once a result or a dead letter, and a killed process is gone on with.
+
+What the service may do meanwhile, and what is killed where, tests/batches tries without Spark.
+"""
+
+import json
+import os
+import signal
+from collections import Counter
+from functools import partial
+
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import (
+    AsyncTimeoutError,
+    AsyncUDFError,
+    Budget,
+    FunctionError,
+    OptionError,
+    ResultStore,
+    RuntimeContext,
+    Submission,
+    batch_function,
+    submit,
+)
+from asyncudf.__main__ import main
+from tests.kit.batch_services import Findable, Jobs, billing
+from tests.kit.drivers import driver, next_line
+from tests.kit.provider_batches import OpenAIServer, providing
+
+pytestmark = pytest.mark.spark
+
+
+def read(answer: dict) -> dict:
+    return {"value": answer["value"], "label": answer["label"]}
+
+
+@batch_function("value bigint, label string", parse=read)
+def ask(n: int, context: RuntimeContext) -> dict:
+    return {"n": n, "attempt": context.attempt_number, "why": context.last_error and str(context.last_error)}
+
+
+def answered(body, asked):
+    return {"value": 2 * body["n"], "label": f"attempt {body['attempt']}", "tokens": 3}
+
+
+@pytest.fixture
+def service():
+    with billing() as (url, server):
+        server.answer = answered
+        server.url = url
+        yield server
+
+
+@pytest.fixture
+def rows(spark):
+    return spark.range(0, 40, 1, 2).selectExpr("id", "id % 25 AS n", "array(id) AS xs")
+
+
+def everything(submission, partial=False):
+    """The results and the dead letters, with the columns of the input."""
+    results, letters = submission.collect(partial).collect(), submission.dead_letters(partial).collect()
+    ids = [row.id for row in [*results, *letters]]
+    assert sorted(ids) == (sorted(set(ids)) if partial else list(range(40)))
+    assert all(row.xs == [row.id] and row.n == row.id % 25 for row in [*results, *letters])
+    return results, letters
+
+
+@pytest.mark.promise("submit", "Submit and collect")
+def test_rows_are_submitted_today_and_collected_in_another_session(spark, service, rows, tmp_path, capsys):
+    """One job expires; some answers do not fit, and one request is a bad one."""
+    states = iter(["ended", "expired"])
+    service.ends = lambda job: next(states, "ended")
+
+    def answer(body, asked):
+        if body["n"] == 24:
+            return ValueError("400")
+        is_bad = body["n"] % 5 == 0 and body["attempt"] == 1
+        return {"value": "much" if is_bad else 2 * body["n"], "label": body["why"] or "at once", "tokens": 3}
+
+    service.answer = answer
+    budget = Budget(1000, "tokens", reserve=10, settle=lambda n, answer: answer["tokens"])
+    state = str(tmp_path / "state")
+    submission = submit(rows, ask, "n", service=Findable(service.url), state=state, budget=budget)
+    status = submission.status()
+    assert len(service.jobs) == 3, "25 requests, 10 in a job"
+    assert (status.rows, status.requests["done"], status.is_done, status.exit_code) == (40, 0, False, 75)
+    assert (len(repr(status).splitlines()), sum(status.jobs.values())) == (1, 3)
+    assert main(["batches", state, "--look"]) == 75
+    assert capsys.readouterr().out.startswith("ask: not done; 40 rows; requests: ")
+
+    submission = Submission.open(state, spark.newSession())
+    assert submission.wait().exit_code == 0
+    assert main(["batches", state, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_done"], told["attempt"], told["requests"]["failed"]) == (True, 2, 1)
+    assert told["spent"] == {"tokens": 3.0 * sum(service.billed.values())}
+    frame = submission.collect()
+    assert frame.schema.simpleString() == "struct<id:bigint,n:bigint,xs:array<bigint>,value:bigint,label:string>"
+    results, letters = everything(submission)
+    assert {(row.n, row.value) for row in results} == {(n, 2 * n) for n in range(24)}
+    whys = Counter(row.label.split(":")[0] for row in results)
+    assert set(whys) == {"at once", "ask returned 'much' (str) in field 'value'", "the request has no answer"}
+    (letter,) = letters
+    error = (letter.error.type, letter.error.status, letter.error.function)
+    assert (letter.n, error) == (24, ("PermanentError", 400, "ask"))
+    assert set(service.asked.values()) == {1}, "each request is asked once in each attempt"
+    assert service.steps["fetch"] == len(service.jobs) == 4, "each job is fetched once"
+    assert main(["batches", str(tmp_path / "nowhere")]) == 1
+    assert "nothing was submitted with the state" in capsys.readouterr().err
+
+
+def test_what_is_not_done_is_left_out_or_cancelled(spark, service, tmp_path):
+    @batch_function("bigint", parse=lambda answer: answer["value"])
+    def picky(n: int):
+        if n == 1:
+            raise KeyError("no such thing")
+        return {"n": n, "attempt": 1, "text": {2: object(), 3: "x" * 200}.get(n)}
+
+    service.ends = lambda job: "ended" if job.id == "job-0" else "working"
+    rows = spark.range(0, 40, 1, 2).selectExpr("id", "id % 25 AS n", "array(id) AS xs")
+    bounded = Jobs(service.url, max_bytes=100, max_queued=10.0, max_requests=5)
+    with pytest.raises(AsyncTimeoutError, match=r"not all requests were taken within 1 s: picky: not done; .* unsent"):
+        submit(rows, picky, "n", service=bounded, state=str(tmp_path / "state"), timeout=1.0)
+    submission = Submission.open(str(tmp_path / "state"))
+    with pytest.raises(AsyncUDFError, match=r"is not done: picky: not done; 40 rows; .* partial=True leaves out"):
+        submission.collect()
+    done = {body["n"] for body in service.jobs["job-0"].requests.values()}
+    results, letters = everything(submission, partial=True)
+    assert ({row.n for row in results}, {row.n for row in letters}) == (done, {1, 2, 3})
+    submission.cancel()
+    assert submission.wait().is_cancelled
+    results, letters = everything(submission)
+    assert {row.n for row in results} == done
+    messages = {row.n: (row.error.type, row.error.message, row.error.attempts) for row in letters}
+    assert messages.pop(1) == ("KeyError", "'no such thing'", 0)
+    assert "is no JSON: TypeError" in messages.pop(2)[1]
+    assert "bytes, and the service takes at most 100" in messages.pop(3)[1]
+    assert {message for _, message, _ in messages.values()} == {
+        "the request has no answer: it was cancelled",
+        "the request has no answer: the submission was cancelled before it was sent",
+    }
+
+
+def test_a_store_answers_and_a_parse_that_was_mended_reads_again_for_nothing(spark, service, rows, tmp_path):
+    def broken(answer):
+        return {"value": answer["valeu"], "label": ""}
+
+    store = ResultStore.disk(tmp_path / "store")
+    states = [str(tmp_path / name) for name in ("a", "b")]
+    function = batch_function(ask.spec.function, "value bigint, label string", parse=broken, version="2")
+    submission = submit(rows, function, "n", service=Jobs(service.url), state=states[0], store=store)
+    with pytest.raises(AsyncUDFError, match=r"could read none of 25 answers, for example KeyError: 'valeu'"):
+        submission.wait()
+    mended = Submission.open(states[0], function=ask.with_version("2"), store=store)
+    assert mended.wait().is_done
+    assert len(everything(mended)[0]) == 40
+    assert sum(service.billed.values()) == 25
+
+    rows.limit(30).write.parquet(str(tmp_path / "more"))
+    Submission.open(states[0]).collect().write.parquet(str(tmp_path / "results"))
+    first = submit(rows.where("n < 10"), ask, "n", service=Jobs(service.url), state=states[1], store=store)
+    first.wait()
+    again = submit(rows, ask, "n", service=Jobs(service.url), state=str(tmp_path / "c"), store=store)
+    assert again.wait().reused == 10
+    assert len(everything(again)[0]) == 40
+    assert sum(service.billed.values()) == 25 + 10 + 15
+
+
+def test_another_function_version_type_or_other_rows_are_an_error_that_names_both(spark, service, rows, tmp_path):
+    state = str(tmp_path / "state")
+    submit(rows, ask, "n", service=Jobs(service.url), state=state)
+
+    @batch_function("bigint", parse=len)
+    def other(n: int):
+        return {}
+
+    retyped = batch_function(ask.spec.function, "value bigint")
+    for function, columns, df, text in [
+        (other, "n", rows, "is of function .*ask', and this is function .*other'"),
+        (ask.with_version("2"), "n", rows, "is of version '1', and this is version '2'"),
+        (retyped, "n", rows, 'is of type .*"label":string>\', and this is type .*"value":int64>'),
+        (ask, "id", rows, "or the function reads others of them"),
+        (ask, "n", rows.drop("xs"), "is of rows with the columns struct<id:bigint,.*and these are of struct<id:bigint"),
+        (ask, "n", rows.limit(39), r"is of other rows: it has 40, and this DataFrame has 39"),
+        (ask, "n", rows.withColumn("id", sf.expr("id + 1")), "is of other rows: it has 40, and this DataFrame has 40"),
+    ]:
+        with pytest.raises(FunctionError, match=text):
+            submit(df, function, columns, service=Jobs(service.url), state=state)
+    with pytest.raises(FunctionError, match="is of service 'Jobs', and this is service 'Findable'"):
+        Submission.open(state, spark, service=Findable(service.url))
+    assert len(service.jobs) == 3
+
+
+def test_mistakes_are_errors_before_anything_is_written(spark, service, rows, tmp_path):
+    state, good = str(tmp_path / "state"), Jobs(service.url)
+
+    @batch_function
+    def untyped(n: int):
+        return {}
+
+    stream = spark.readStream.format("rate").load().withColumnRenamed("value", "n")
+    valued = rows.withColumn("value", sf.lit(1))
+    for error, text, call in [
+        (OptionError, "submit takes a function made by batch_function", partial(submit, rows, len, service=good)),
+        (OptionError, "service must be a BatchService", partial(submit, rows, ask, "n", service="openai")),
+        (OptionError, "submit takes a DataFrame, not", partial(submit, [1], ask, "n", service=good)),
+        (OptionError, "attempts must be at least 1", partial(submit, rows, ask, "n", service=good, attempts=0)),
+        (OptionError, "needs reserve=", partial(submit, rows, ask, "n", service=good, budget=Budget(1, settle=len))),
+        (
+            OptionError,
+            "leave out name='b'",
+            partial(submit, rows, ask, "n", service=good, budget=Budget(1, reserve=1, name="b")),
+        ),
+        (OptionError, "max_requests of Jobs must be", partial(submit, rows, ask, "n", service=Jobs(service.url, 0))),
+        (FunctionError, "this one is streaming", partial(submit, stream, ask, "n", service=good)),
+        (FunctionError, "unknown column 'm'", partial(submit, rows, ask, "m", service=good)),
+        (FunctionError, "the return type of untyped cannot be", partial(submit, rows, untyped, service=good)),
+        (FunctionError, "would add a column 'value'", partial(submit, valued, ask, "n", service=good)),
+    ]:
+        with pytest.raises(error, match=text):
+            call(state=state)
+    assert not os.path.exists(state)
+
+
+def test_no_rows_are_done_at_once(spark, service, rows, tmp_path):
+    submission = submit(rows.limit(0), ask, "n", service=Jobs(service.url), state=str(tmp_path / "state"))
+    assert submission.collect().collect() == submission.dead_letters().collect() == []
+    assert not service.jobs
+
+
+KILLED = """
+from tests.kit.batch_services import Findable
+from tests.spark.test_batches import ask
+
+spark = session(SparkSession.builder.master("local[2, 4]"))
+rows = spark.range(0, 40, 1, 2).selectExpr("id", "id % 25 AS n", "array(id) AS xs")
+tell("ready")
+submission = submit(rows, ask, "n", service=Findable({url!r}), state={state!r})
+tell("submitted")
+submission.wait()
+"""
+
+
+def test_killed_workers_and_drivers_are_gone_on_with(spark, service, rows, tmp_path):
+    """A worker after its job was taken, then the driver; another driver goes on in the end, and nothing is twice.
+
+    What is sent twice to a service that cannot find a job, tests/batches and tests/chaos/submissions.py count.
+    """
+    state, killed = str(tmp_path / "state"), []
+    program = KILLED.format(url=service.url, state=state)
+    with driver(program) as job:
+        assert next_line(job) == "ready"
+
+        def disturb(step, pid):
+            if step == "submit after" and len(killed) < 2:
+                killed.append(step)
+                if len(killed) == 1:
+                    os.kill(pid, signal.SIGKILL)
+                else:
+                    os.killpg(job.pid, signal.SIGKILL)
+            return
+
+        service.disturb = disturb
+        job.wait(60)
+    assert len(killed) == 2
+    submission = submit(rows, ask, "n", service=Findable(service.url), state=state)
+    status = submission.wait()
+    results, letters = everything(submission)
+    assert (len(results), letters, status.may_be_twice) == (40, [], 0)
+    assert sorted(one.key for one in service.jobs.values()) == sorted({one.key for one in service.jobs.values()})
+    assert set(service.billed.values()) == {1}
+
+
+def test_over_spark_connect_by_openais_client(connect, tmp_path):
+    server = OpenAIServer()
+    server.answer = lambda body: body["messages"][0]["content"].upper()
+    with providing(server) as url:
+        printed = connect.run(f"""
+from functools import partial
+from openai import OpenAI
+from asyncudf.batches import OpenAIBatches
+
+@batch_function("string", parse=lambda answer: answer["choices"][0]["message"]["content"])
+def shout(text: str):
+    return {{"model": "a-model", "messages": [{{"role": "user", "content": text}}]}}
+
+class Quick(OpenAIBatches):
+    poll_every = 0.05
+
+service = Quick(client=partial(OpenAI, base_url="{url}/v1", api_key="k", max_retries=0))
+df = spark.createDataFrame([("oslo",), ("rome",), ("oslo",)], "text string")
+submit(df, shout, service=service, state="{tmp_path}/state")
+submission = Submission.open("{tmp_path}/state")
+print(submission.wait().is_done, sorted(row.shout for row in submission.collect().collect()))
+""")
+    assert printed == "True ['OSLO', 'OSLO', 'ROME']\n"
+    assert server.billed == 2

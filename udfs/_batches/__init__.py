@@ -1,0 +1,1 @@
+"""Batch interfaces of services: rows are submitted as jobs, and their answers are collected later."""

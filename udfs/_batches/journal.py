@@ -1,0 +1,205 @@
+"""The journal of a submission: events that are only ever added, and how far the submission is by them.
+
+Requests are divided into parts. A part is a file of requests, a job of the service, and a file of results. Each part
+goes through "planned", "intent" (it may have been sent from now on), "sent" (the service has given an id) and
+"settled" (each of its requests has a result, is a dead letter, or is asked again in the next attempt).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+UNMADE = "unmade"  # the part of requests that could not be made; it has no job
+REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What has happened; which fields count depends on `kind`.
+
+    Attributes:
+        at: seconds since the epoch.
+        owner: who has written it.
+        turn: how often the service has refused the part before.
+        job: the service's id.
+        costs: of each budget: reserved by a planned part, spent by a settled one.
+        ok, failed, again: requests with a result, without one for good, and to be asked again.
+        unparsed: those of them whose answer `parse` could not read.
+        reruns: how often Spark has begun the task before that has written the event.
+    """
+
+    at: float
+    owner: str
+    kind: str
+    attempt: int = 0
+    part: str = ""
+    turn: int = 0
+    job: str = ""
+    text: str = ""
+    requests: int = 0
+    weight: float = 0.0
+    costs: Sequence[float] = ()
+    ok: int = 0
+    failed: int = 0
+    again: int = 0
+    unparsed: int = 0
+    reruns: int = 0
+
+    def to_json(self) -> str:
+        """The event as a line of the journal, without what it has by default."""
+        return json.dumps({name: value for name, value in vars(self).items() if value != _DEFAULTS[name]})
+
+    @classmethod
+    def from_json(cls, line: str) -> Event:
+        """The event of a line."""
+        return cls(**json.loads(line))
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Event)}
+
+
+class Part:
+    """How far a part is, by the events about it.
+
+    Attributes:
+        attempt, name: which part it is.
+        turn: how often the service has refused it.
+        intended_at: when it was to be sent last, in seconds since the epoch.
+        job: the id of its job, once it is sent.
+    """
+
+    # Events are written on several hosts, whose clocks differ: nothing here depends on their order. What came out of
+    # an intent has its turn, and a refusal begins the next turn.
+
+    def __init__(self, planned: Event) -> None:
+        self.attempt, self.name, self.turn = planned.attempt, planned.part, 0
+        self.requests, self.weight = planned.requests, planned.weight
+        self._planned = planned
+        self.intended_at = 0.0
+        self._intents: Counter[int] = Counter()
+        self._sent: dict[int, Event] = {}
+        self._reruns = 0
+        self._settled: Event | None = None
+
+    def take(self, event: Event) -> None:
+        """Take an event about this part."""
+        self._reruns += event.reruns
+        match event.kind:
+            case "intent":
+                self._intents[event.turn] += 1
+                self.intended_at = max(self.intended_at, event.at)
+            case "sent":
+                self._sent.setdefault(event.turn, event)
+            case "refused":
+                self.turn = max(self.turn, event.turn + 1)
+            case "settled" if self._settled is None or (self._settled.ok, self._settled.at) <= (event.ok, event.at):
+                self._settled = event
+
+    @property
+    def state(self) -> str:
+        if self._settled is not None:
+            return "settled"
+        if self.turn in self._sent:
+            return "sent"
+        return "intent" if self._intents[self.turn] else "planned"
+
+    @property
+    def job(self) -> str:
+        return self._sent[self.turn].job if self.turn in self._sent else ""
+
+    @property
+    def outcome(self) -> Event:
+        """Its counts and costs, once it is settled; before that what is planned."""
+        return self._planned if self._settled is None else self._settled
+
+    @property
+    def planned_costs(self) -> Sequence[float]:
+        """What is reserved for it, of each budget."""
+        return self._planned.costs
+
+    @property
+    def has_job(self) -> bool:
+        """Whether the service is asked for it at all."""
+        return self.name not in (UNMADE, REUSED)
+
+    @property
+    def id(self) -> tuple[int, str]:
+        return self.attempt, self.name
+
+    @property
+    def unknown_jobs(self) -> int:
+        """How many jobs of it may be at the service beside the one that is known."""
+        return self._reruns + sum(count - 1 for count in self._intents.values())
+
+
+class Progress:
+    """How far a submission is by its journal.
+
+    Args:
+        can_find: whether the service can tell if it has a job, so that none is sent twice.
+
+    Attributes:
+        attempt: the last one that is planned as a whole; 0 before the first.
+        is_cancelled: whether nothing is sent any more.
+    """
+
+    def __init__(self, events: Iterable[Event], *, can_find: bool) -> None:
+        events = list(events)
+        planned = [event for event in events if event.kind == "planned"]
+        parts = {(event.attempt, event.part): Part(event) for event in planned}
+        for event in events:
+            if (part := parts.get((event.attempt, event.part))) is not None:
+                part.take(event)
+        self._can_find = can_find
+        self.parts = [parts[id_] for id_ in sorted(parts)]
+        self.attempt = max((event.attempt for event in events if event.kind == "formed"), default=0)
+        self.is_cancelled = any(event.kind == "cancelled" for event in events)
+
+    def of(self, *states: str) -> list[Part]:
+        """The parts in these states."""
+        return [part for part in self.parts if part.state in states]
+
+    @property
+    def to_ask_again(self) -> int:
+        """How many requests the next attempt has."""
+        return sum(part.outcome.again for part in self.parts if part.attempt == self.attempt)
+
+    @property
+    def is_attempt_over(self) -> bool:
+        """Whether all parts so far are settled."""
+        return self.attempt > 0 and all(part.state == "settled" for part in self.parts)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether each request has a result or is a dead letter."""
+        return self.is_attempt_over and not self.to_ask_again
+
+    @property
+    def queued(self) -> float:
+        """The weight that is, or may be, in the service's queue."""
+        return sum(part.weight for part in self.of("intent", "sent") if part.has_job)
+
+    def spent(self, budgets: int) -> list[float]:
+        """What was charged, of each budget."""
+        return self._sum(budgets, self.of("settled"))
+
+    def committed(self, budgets: int) -> list[float]:
+        """What was charged, and what jobs at work may cost yet."""
+        return self._sum(budgets, self.of("intent", "sent", "settled"))
+
+    def _sum(self, budgets: int, parts: Iterable[Part]) -> list[float]:
+        total = [0.0] * budgets
+        for part in parts:
+            # A job that may be there twice may be charged twice.
+            twice = 0 if self._can_find else part.unknown_jobs
+            for place, (cost, reserved) in enumerate(zip(part.outcome.costs, part.planned_costs, strict=True)):
+                total[place] += cost + twice * reserved
+        return total
+
+    @property
+    def may_be_twice(self) -> int:
+        """How many jobs the service may have got once more than is known."""
+        return 0 if self._can_find else sum(part.unknown_jobs for part in self.parts)

@@ -1,0 +1,392 @@
+"""The state of a submission: a folder that Spark can write, with its rows, requests, results and journal.
+
+    rows/               the input, and the key of each row's request
+    parts/attempt=1/    the requests of an attempt, a folder for each part
+    results/wave=.../   what came of requests, a file for each part
+    journal/wave=.../   events, lines of JSON; one of them says what was submitted
+
+Spark's own reader and writer do everything, so the folder may be wherever Spark can write, also over Spark Connect.
+Nothing is changed once it counts: `rows` do from the event that they are submitted on, a part from the event that it is
+planned on, results from the event that their part is settled on. What a killed process has left before that is written
+anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
+
+from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.records import LETTER_FIELDS
+from .._spark._compat import VariantType, inside, setting
+from .._spark.lookup_table import LITERAL_PATH, is_missing, wave_name
+from .._spark.types import parsed_offline
+from .journal import REUSED, Event
+from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
+
+# A task's file is there when the task ends, not when its job does: then less is lost if the driver is killed meanwhile.
+AT_TASK_END = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
+# Parquet looks at its memory after a hundred rows, which may have a megabyte each.
+LARGE_ROWS = {"parquet.block.size": 2**25, "parquet.block.size.row.check.min": 8, "parquet.page.size.row.check.min": 8}
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # from Spark 4.1 on
+PARTS_AT_ONCE = 64  # in one Spark job
+THRESHOLD = "spark.speculation.task.duration.threshold"
+BETWEEN = "\t"  # events that were written together; no JSON has one
+FILLED = 0.9  # of a part, by the number of requests: it is known to some percent
+KINDS = ("ok", "failed", "again")  # the first that a request has is what came of it
+
+ERROR: spark.DataType = parsed_offline(f"struct<{','.join(f'{name}:{kind}' for name, kind in LETTER_FIELDS.items())}>")
+COSTS = spark.ArrayType(spark.DoubleType())
+LINES: Any = parsed_offline("struct<value:string>")
+STATES: Any = parsed_offline("number bigint, state string, answers bigint, error string")
+
+
+@dataclasses.dataclass(frozen=True)
+class StateFolder:
+    """Reads and writes a state.
+
+    Args:
+        path: of the folder.
+        schema: of the rows.
+        positions: of the columns that are arguments.
+        value: the type of a result.
+        budgets: how many there are.
+    """
+
+    session: SparkSession
+    path: str
+    schema: spark.StructType = dataclasses.field(default_factory=spark.StructType)
+    positions: Sequence[int] = ()
+    value: Any = None
+    budgets: int = 0
+
+    @property
+    def may_speculate(self) -> bool:
+        """Whether Spark may run a task a second time while the first runs; it never does with a job of one task.
+
+        Raises:
+            OptionError: it does so with any task.
+        """
+        if setting(self.session, "spark.speculation") != "true":
+            return False
+        if name := setting(self.session, THRESHOLD):
+            raise OptionError(
+                f"{THRESHOLD} is {name}: Spark would send a job that takes longer once more, and it would be billed "
+                "twice; submit in an application without it, or without spark.speculation"
+            )
+        return True
+
+    @property
+    def slots(self) -> int:
+        """How many tasks may run at once, as far as it is known."""
+        try:
+            return max(1, int(self.session.sparkContext.defaultParallelism))
+        except Exception:  # Spark Connect has no context
+            return 4
+
+    # Journal.
+
+    def events(self) -> list[Event]:
+        """The journal; empty if it is not there."""
+        try:
+            lines = [] if self._is_absent("journal") else self._text(self._at("journal"))
+        except Exception as error:
+            self._check_absent(error)
+            return []
+        return [Event.from_json(event) for line in lines for event in line.split(BETWEEN)]
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Add events to the journal, all or none."""
+        line, place = BETWEEN.join(event.to_json() for event in events), self._wave("journal")
+        hadoop = self._hadoop()
+        if hadoop is None:
+            self.session.range(0, 1, 1, 1).select(sf.lit(line).alias("value")).write.text(place)
+            return
+        # A Spark job would wait for a slot while others have them all: signs of life may not.
+        path, files = hadoop
+        out = files.create(path(f"{place}/_line"))
+        out.write(bytearray(line.encode()))
+        out.close()
+        if not files.rename(path(f"{place}/_line"), path(f"{place}/line.txt")):
+            raise AsyncUDFError(f"the state {self.path} cannot be written: {place}")
+
+    # Rows.
+
+    def keyed(self, df: DataFrame, task: KeyTask) -> DataFrame:
+        """Rows of the schema, with columns named by position, and the key of their request."""
+        schema = self._row_schema()
+        return df.toDF(*schema.names[:-1]).mapInArrow(task, schema)
+
+    def write_rows(self, keyed: DataFrame) -> dict[str, int]:
+        """Write the rows, in place of those that a killed process has left; returns their figures."""
+        seen = Observation()
+        with self._small_batches():
+            written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
+            written.mode("overwrite").parquet(self._at("rows"))
+        return {name: int(value or 0) for name, value in seen.get.items()}
+
+    def figures(self, keyed: DataFrame) -> dict[str, int]:
+        """The figures of rows that are not written."""
+        with self._small_batches():
+            return {name: int(value or 0) for name, value in keyed.agg(*_figures(keyed)).collect()[0].asDict().items()}
+
+    def rows(self) -> DataFrame:
+        """The rows as they were written."""
+        return self._load(self._at("rows"), self._row_schema())
+
+    # Parts.
+
+    def look_up(self, task: LookupTask) -> list[Event]:
+        """Write the results that a store has; returns what is settled by them."""
+        with self._small_batches():
+            found = self._first_requests().mapInArrow(task, self._result_schema())
+            found.write.mode("overwrite").parquet(f"{self._at('results')}/wave={REUSED}")
+        return self.recount()
+
+    def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]:
+        """Write the requests of an attempt, in parts; returns the parts as planned.
+
+        Args:
+            number: about how many requests there are.
+            but_results: leave out those that have a result.
+        """
+        requests = self._first_requests() if task.attempt == 1 else self._asked_again(task.attempt - 1)
+        if but_results:
+            requests = self._without_result(requests)
+        partitions = max(1, math.ceil(number / FILLED / task.work.service.max_requests))
+        place = f"{self._at('parts')}/attempt={task.attempt}"
+        with self._small_batches():
+            parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
+            parts.write.options(**LARGE_ROWS).mode("overwrite").partitionBy("part").parquet(place)
+        sums = [sf.count(sf.lit(1)).alias("requests"), sf.sum("weight").alias("weight"), *self._sum_of_costs("costs")]
+        planned = self._load(place, self._part_schema()).groupBy("part").agg(*sums)
+        return [
+            Event(
+                0.0, "", "planned", task.attempt, row["part"], requests=row["requests"], weight=row["weight"],
+                costs=[row[f"cost{i}"] for i in range(self.budgets)],
+            )
+            for row in planned.collect()
+        ]  # fmt: skip
+
+    def send(self, parts: Sequence[str], task: SendTask) -> list[Event]:
+        """Send parts as jobs, a task for each; the events that it returns are in the journal."""
+        place = self._wave("journal")
+        frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
+        with self._small_batches():
+            frame.write.options(**AT_TASK_END).text(place)
+        return [Event.from_json(line) for line in self._text(place)]
+
+    def poll(self, task: PollTask) -> list[Any]:
+        """Ask about jobs."""
+        numbers = self.session.range(0, len(task.jobs), 1, min(len(task.jobs), self.slots))
+        return list(numbers.mapInArrow(task, STATES).collect())
+
+    # Results.
+
+    def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]:
+        """Write what came of the requests of parts, a task for each.
+
+        Returns:
+            The parts as settled, and the troubles: parts and errors.
+        """
+        place = self._wave("results")
+        frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
+        self._write_results(frame.mapInArrow(task, self._result_schema()), place)
+        written = self._load(place, self._result_schema())
+        troubles = written.where(sf.col("kind") == "trouble").select("part", "error.message").collect()
+        return self._counts(written, _rank("kind")), [(row["part"], row["message"]) for row in troubles]
+
+    def recount(self) -> list[Event]:
+        """What came of each part that has results."""
+        # A request that was settled twice, or whose answer was read again, counts once.
+        best = sf.min(sf.struct(_rank("kind"), "unparsed", "costs")).alias("best")
+        each = self.results().where(sf.col("kind") != "trouble").groupBy("attempt", "part", "key").agg(best)
+        return self._counts(each.select("attempt", "part", "best.*"), sf.col("rank"))
+
+    def reparse(self, task: ReparseTask) -> bool:
+        """Read answers again that could not be read; returns whether any can be now."""
+        place, schema = self._wave("results"), self._result_schema()
+        unread = self.results().where(sf.col("unparsed") & sf.col("answer").isNotNull()).select(*schema.names)
+        self._write_results(self._without_result(unread).select(*schema.names).mapInArrow(task, schema), place)
+        return bool(self._load(place, schema).take(1))
+
+    def example_of_unread(self) -> str:
+        """Why an answer could not be read."""
+        found = self.results().where("unparsed").select("error.type", "error.message").take(1)
+        return f"{found[0]['type']}: {found[0]['message']}" if found else ""
+
+    def results(self) -> DataFrame:
+        """All results, of all attempts."""
+        schema = spark.StructType([*self._result_schema().fields, spark.StructField("wave", spark.StringType())])
+        if self._is_absent("results"):  # Spark logs a warning with a long trace
+            return self.session.createDataFrame([], schema)
+        try:
+            frame = self._load(self._at("results"), schema)
+            frame.schema  # noqa: B018 - Spark Connect looks for the table only now
+            return frame
+        except Exception as error:
+            self._check_absent(error)
+            return self.session.createDataFrame([], schema)
+
+    def final(self, kind: str) -> DataFrame:
+        """The `value` and `error` of each request that is done, and has this kind in the end."""
+        order = sf.struct(_rank("kind"), "attempt", "wave")
+        ended = self.results().where(sf.col("kind").isin("ok", "failed")).groupBy("key")
+        first = ended.agg(sf.min_by(sf.struct("kind", "value", "error"), order).alias("first"))
+        return first.select("key", "first.*").where(sf.col("kind") == kind)
+
+    def _counts(self, results: DataFrame, rank: Any) -> list[Event]:
+        kinds = [sf.count(sf.when(rank == place, 1)).alias(kind) for place, kind in enumerate(KINDS)]
+        unparsed, number = sf.count(sf.when(sf.col("unparsed"), 1)), sf.count(sf.when(rank < len(KINDS), 1))
+        sums = [*kinds, unparsed.alias("unparsed"), number.alias("requests"), *self._sum_of_costs("costs")]
+        return [
+            Event(
+                0.0, "", "settled", costs=[row[f"cost{i}"] for i in range(self.budgets)],
+                **{name: row[name] for name in ("attempt", "part", "requests", "unparsed", *KINDS)},
+            )
+            for row in results.groupBy("attempt", "part").agg(*sums).collect()
+        ]  # fmt: skip
+
+    # Requests: `key`, `arguments` and `error`, of the attempt before.
+
+    def _first_requests(self) -> DataFrame:
+        arguments = sf.struct(*(sf.col(f"c{i}").alias(f"a{place}") for place, i in enumerate(self.positions)))
+        distinct = self.rows().select("key", arguments.alias("arguments")).dropDuplicates(["key"])
+        return distinct.withColumn("error", sf.lit(None).cast(ERROR))
+
+    def _asked_again(self, attempt: int) -> DataFrame:
+        again = self.results().where((sf.col("kind") == "again") & (sf.col("attempt") == attempt))
+        parts = self._load(f"{self._at('parts')}/attempt={attempt}", self._part_schema())
+        return parts.select("key", "arguments").join(again.select("key", "error").dropDuplicates(["key"]), "key")
+
+    def _without_result(self, frame: DataFrame) -> DataFrame:
+        return frame.join(self.results().where(sf.col("kind") == "ok").select("key").distinct(), "key", "left_anti")
+
+    def _each_part(self, attempt: int, parts: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """The rows of parts, those of each in a partition of its own."""
+        schema = spark.StructType([field for field in self._part_schema().fields if field.name != "part"])
+        frames = [
+            self._load(f"{self._at('parts')}/attempt={attempt}/part={part}", schema)
+            .withColumn("part", sf.lit(part))
+            .select(*columns)
+            .coalesce(1)
+            for part in parts
+        ]
+        return functools.reduce(DataFrame.union, frames)
+
+    # Schemas.
+
+    def _row_schema(self) -> spark.StructType:
+        fields = {f"c{i}": field.dataType for i, field in enumerate(self.schema.fields)}
+        return _struct({**fields, "key": "string"})
+
+    def _part_schema(self) -> spark.StructType:
+        arguments = {f"a{place}": self.schema.fields[i].dataType for place, i in enumerate(self.positions)}
+        return _struct(
+            {
+                "part": "string", "key": "string", "arguments": _struct(arguments), "body": "string",
+                "weight": "double", "costs": COSTS, "error": ERROR,
+            }
+        )  # fmt: skip
+
+    def _result_schema(self) -> spark.StructType:
+        return _struct(
+            {
+                "attempt": "integer", "part": "string", "key": "string", "kind": "string", "value": self.value,
+                "error": ERROR, "unparsed": "boolean", "costs": COSTS, "answer": "string",
+            }
+        )  # fmt: skip
+
+    def _sum_of_costs(self, column: str) -> list[Any]:
+        return [sf.sum(sf.col(column).getItem(i)).alias(f"cost{i}") for i in range(self.budgets)]
+
+    # Reading and writing.
+
+    def _at(self, table: str) -> str:
+        return f"{self.path.rstrip('/')}/{table}"
+
+    def _wave(self, table: str) -> str:
+        return f"{self._at(table)}/wave={wave_name()}"
+
+    def _load(self, place: str, schema: spark.StructType) -> DataFrame:
+        return self.session.read.schema(schema).options(**LITERAL_PATH).parquet(place)
+
+    def _text(self, place: str) -> list[str]:
+        return [row["value"] for row in self.session.read.options(**LITERAL_PATH).text(place).collect()]
+
+    def _write_results(self, frame: DataFrame, place: str) -> None:
+        with self._small_batches():
+            frame.write.options(**AT_TASK_END, **LARGE_ROWS).parquet(place)
+
+    def _hadoop(self) -> tuple[Any, Any] | None:
+        """The class of paths and the file system of the JVM; None over Spark Connect, and where nobody may use it."""
+        try:
+            context: Any = self.session.sparkContext
+            path = context._jvm.org.apache.hadoop.fs.Path
+            return path, path(self.path).getFileSystem(context._jsc.hadoopConfiguration())
+        except Exception:
+            return None
+
+    def _is_absent(self, table: str) -> bool:
+        """Whether a table is known to be not there."""
+        hadoop = self._hadoop()
+        return hadoop is not None and not hadoop[1].exists(hadoop[0](self._at(table)))
+
+    def _check_absent(self, error: Exception) -> None:
+        """Raises AsyncUDFError for an error that does not only say that nothing is there."""
+        if not is_missing(error):
+            raise AsyncUDFError(f"the state {self.path} cannot be read: {str(error).splitlines()[0]}") from error
+
+    @contextlib.contextmanager
+    def _small_batches(self) -> Iterator[None]:
+        """Let Spark hand rows to Python in small batches: 10,000 rows of a megabyte would not fit."""
+        conf = self.session.conf
+        before = {name: value for name in (BATCH_BYTES, BATCH_ROWS) if (value := setting(self.session, name))}
+        most = {BATCH_BYTES: 2**24, BATCH_ROWS: 1_000 if BATCH_BYTES in before else 64}
+        changed = {name for name, value in before.items() if not value.isdecimal() or not 0 < int(value) <= most[name]}
+        try:
+            with contextlib.suppress(Exception):  # a session that lets nobody set anything
+                for name in changed:
+                    conf.set(name, most[name])
+            yield
+        finally:
+            with contextlib.suppress(Exception):
+                for name in changed:
+                    conf.set(name, before[name])
+
+
+def _figures(keyed: DataFrame) -> list[Any]:
+    # Without an order; of all columns that Spark hashes.
+    hashed = [
+        field.name
+        for field in keyed.schema.fields
+        if not any(isinstance(one, (spark.MapType, VariantType)) for one in inside(field.dataType))
+    ]
+    return [
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.sum(sf.xxhash64(*hashed).cast("decimal(20,0)")).alias("fingerprint"),
+        sf.approx_count_distinct("key").alias("requests"),
+    ]
+
+
+def _rank(kind: str) -> Any:
+    rank = sf.lit(len(KINDS))
+    for place, name in enumerate(KINDS):
+        rank = sf.when(sf.col(kind) == name, place).otherwise(rank)
+    return rank.alias("rank")
+
+
+def _struct(fields: Mapping[str, Any]) -> spark.StructType:
+    struct = spark.StructType()
+    for name, data_type in fields.items():
+        struct = struct.add(name, data_type, True)
+    return struct

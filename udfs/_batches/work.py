@@ -1,0 +1,393 @@
+"""What tasks do for a submission, in plain Python: make requests and divide them into parts, send a part, settle it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from asyncudf.queues import StreamRecord
+
+from .._chain.function_plan import FunctionPlan
+from .._engine.calls.invokers import copied, of_row, settlement_call
+from .._errors.answers import status_of
+from .._errors.call_outcome import CallOutcome
+from .._errors.checks import given_number
+from .._errors.exceptions import ResultError
+from .._errors.failure import Failure
+from .._errors.records import error_record, error_text, is_fatal, task_error
+from .._errors.type_mismatch import check_awaited
+from .._functions.async_function import CURRENT_CALL, CallState, RuntimeContext
+from .._functions.signature import FunctionSpec, bound, parameters_of
+from .._limits.budget import Budget
+from .journal import UNMADE, Event
+from .service import BatchRequest, BatchService, JobState, NotAnsweredError
+
+SHARE_OF_BUDGET = 10  # a part reserves at most this part of a budget, so that what is left of one can be used
+
+Key = str
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A submission as it travels to the executors.
+
+    Args:
+        plan: the function that makes requests, and the type of a result.
+        parse: makes a result of an answer.
+        id: of the submission.
+        attempts: how often a request may be submitted.
+    """
+
+    plan: FunctionPlan
+    parse: Callable[[Any], Any]
+    service: BatchService
+    budgets: tuple[Budget, ...]
+    id: str
+    attempts: int
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.plan.spec.name
+
+    @property
+    def redacted(self) -> bool:
+        return self.plan.options.redacted
+
+    def reservations(self) -> list[Callable[..., float]]:
+        """Functions of a row's arguments: what its request may cost at most, of each budget."""
+        return [_reservation(budget, self.plan.spec) for budget in self.budgets]
+
+    def job_key(self, attempt: int, part: str, turn: int) -> str:
+        """The key of a job: the same in each process that sends it."""
+        return f"{self.id}-{attempt}-{part}-{turn}"
+
+
+def _reservation(budget: Budget, spec: FunctionSpec) -> Callable[..., float]:
+    if not callable(budget.reserve):
+        amount = budget.reservation_of(())
+        return lambda *arguments: amount
+    reserve = of_row(budget.reserve, spec)
+    return lambda *arguments: given_number(reserve(*copied(arguments)), "reserve of a budget")
+
+
+# Making requests.
+
+
+class PartRow(NamedTuple):
+    """A request and the part that it is in; with an `error` it could not be made."""
+
+    part: str
+    body: str | None
+    weight: float
+    costs: Sequence[float]
+    error: Record | None
+
+
+class Requests:
+    """Makes the requests of one task, and divides them into parts within the service's bounds."""
+
+    def __init__(self, work: Work, attempt: int, partition: int) -> None:
+        spec = work.plan.spec
+        self._work, self._attempt, self._partition = work, attempt, partition
+        context = RuntimeContext(spec.name, time.monotonic, partition=partition, keys=work.plan.result_keys)
+        given = {} if spec.context_parameter is None else {spec.context_parameter: context}
+        self._request = bound(spec.function, parameters_of(spec.function), spec.parameters, given)
+        self._part = _Part(work)
+        self._number = 0
+        self._reservations = work.reservations()
+
+    def row(self, arguments: Sequence[Any], last_error: Exception | None) -> PartRow:
+        """The request for a row's arguments, or why there is none.
+
+        Raises:
+            AsyncUDFError: an error that is no row's.
+        """
+        work = self._work
+        try:
+            body, size, weight = self._made(arguments, last_error)
+            costs = [reserved(*arguments) for reserved in self._reservations]
+        except BaseException as error:
+            if is_fatal(error):
+                raise task_error(error, f"{work.name} cannot make requests", redacted=work.redacted) from error
+            failed = dead_letter(work, error, self._attempt - 1)
+            return PartRow(UNMADE, None, 0.0, [0.0] * len(work.budgets), failed)
+        if not self._part.take(size, weight, costs):
+            self._part, self._number = _Part(work), self._number + 1
+            self._part.take(size, weight, costs)
+        return PartRow(f"{self._partition:05d}-{self._number:05d}", body, weight, costs, None)
+
+    def _made(self, arguments: Sequence[Any], last_error: Exception | None) -> tuple[str, int, float]:
+        work, name = self._work, self._work.name
+        state = CallState(StreamRecord(tuple(arguments)), self._attempt)
+        state.last_error = last_error
+        token = CURRENT_CALL.set(state)
+        try:
+            request = check_awaited(name, self._request(*copied(arguments)))
+        finally:
+            CURRENT_CALL.reset(token)
+        try:
+            body = json.dumps(request, ensure_ascii=False, separators=(",", ":"))
+            size = len(body.encode())
+        except (TypeError, ValueError) as error:  # also for half a pair of surrogates, which no file can have
+            raise ResultError(f"{name} gave a request that is no JSON: {error_text(error)}") from None
+        service = work.service
+        weight = 0.0 if service.max_queued is None else given_number(service.weight(request), "weight of a service")
+        for what, value, most in (("bytes", size, service.max_bytes), ("weight", weight, service.max_queued)):
+            if most is not None and value > most:
+                raise ResultError(f"the request has {value:,} {what}, and the service takes at most {most:,} in a job")
+        return body, size, weight
+
+
+class _Part:
+    """A part that is being filled."""
+
+    def __init__(self, work: Work) -> None:
+        service = work.service
+        self._most = [
+            service.max_requests,
+            service.max_bytes or math.inf,
+            service.max_queued or math.inf,
+            *(budget.amount / SHARE_OF_BUDGET for budget in work.budgets),
+        ]
+        self._filled = [0.0] * len(self._most)
+
+    def take(self, size: int, weight: float, costs: Sequence[float]) -> bool:
+        """Whether a request still fits in, or is the first."""
+        filled = [have + more for have, more in zip(self._filled, (1, size, weight, *costs), strict=True)]
+        if self._filled[0] and any(have > most for have, most in zip(filled, self._most, strict=True)):
+            return False
+        self._filled = filled
+        return True
+
+
+# Sending.
+
+
+def sent(
+    work: Work,
+    attempt: int,
+    part: str,
+    turn: int,
+    requests: Sequence[BatchRequest],
+    *,
+    may_be_there: bool,
+    reruns: int,
+) -> Event:
+    """Send a part as a job, and say in an event what has come of it.
+
+    It is "sent", "refused", which says that the service has not taken it, or "unclear". `weight` has the seconds after
+    which to try again; it is 0 with an error that waiting does not mend, which is in `text`.
+
+    Args:
+        may_be_there: whether a process may have sent it before.
+        reruns: how often Spark has begun this task before.
+    """
+    event = Event(time.time(), "", "sent", attempt, part, turn, reruns=reruns)
+    key, service = work.job_key(attempt, part, turn), work.service
+    try:
+        job = service.find(key) if service.can_find and (may_be_there or reruns) else None
+        if job is None:
+            job = service.submit(requests, key)
+        if not isinstance(job, str) or not job:
+            raise ResultError(f"submit of {type(service).__name__} must return the id of the job, a text")
+    except BaseException as error:
+        return dataclasses.replace(event, **_not_sent(error))
+    return dataclasses.replace(event, job=job, at=time.time())
+
+
+def _not_sent(error: BaseException) -> dict[str, Any]:
+    failure, text = Failure(error), error_text(error)
+    refusal, status = failure.answer.refusal, failure.answer.status
+    if failure.is_no_rows_fault:
+        raise error
+    if failure.answer.quota is not None:
+        return {"kind": "refused", "text": f"a quota of the service is used up: {text}"}
+    if refusal is not None and refusal.may_retry:
+        return {"kind": "refused", "weight": refusal.seconds}
+    if status is not None and status < 500:
+        return {"kind": "refused", "text": text}
+    is_down = failure.outcome is CallOutcome.DOWN
+    return {"kind": "unclear", "text": text, "weight": float(is_down)}
+
+
+# Settling.
+
+
+class Result(NamedTuple):
+    """What has come of a request in one attempt.
+
+    Attributes:
+        kind: "ok", "failed" for good, "again", or "trouble": this is no request, but says why the job was not fetched.
+        answer: as JSON, where it has such a form.
+    """
+
+    kind: str
+    value: Any
+    error: Record | None
+    unparsed: bool
+    costs: Sequence[float]
+    answer: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class OverJob:
+    """A job that is over, or a part that is never sent.
+
+    Args:
+        job: its id; empty without a job.
+        state: how it ended.
+        answers: how many the service says that it has.
+        is_last: whether its requests are not asked again.
+    """
+
+    attempt: int
+    part: str
+    job: str
+    state: JobState
+    answers: int | None
+    error: str
+    is_last: bool
+
+
+def settled(
+    work: Work, over: OverJob, requests: Mapping[Key, tuple[Sequence[Any], Record | None]]
+) -> Iterator[tuple[Key, Result]]:
+    """What has come of each request of a part, each exactly once; or one "trouble" under the key "".
+
+    Args:
+        requests: of the part: the arguments, and the error of one that could not be made.
+    """
+    costs = _Costs(work)
+    with tempfile.TemporaryFile() as spool:
+        # Nothing is given before everything is fetched: a file of results is either that of a whole job, or not there.
+        try:
+            count = _fetched(work, over, requests, costs, spool) if over.job else 0
+        except BaseException as error:
+            if Failure(error).is_no_rows_fault:
+                raise
+            yield "", Result("trouble", None, dead_letter(work, error, over.attempt), False, (), None)
+            return
+        spool.seek(0)
+        validate, answered = work.plan.result_validator(), set[Key]()
+        for _ in range(count):
+            key, answer = pickle.load(spool)
+            answered.add(key)
+            yield key, _result(work, over, validate, requests[key][0], costs, answer)
+    for key, (_, unmade) in requests.items():
+        if key not in answered:
+            yield key, _unanswered(work, over, unmade)
+
+
+def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> int:
+    """Write the answers to a file, one for each request that has one; returns how many."""
+    seen = set()
+    for key, answer in work.service.fetch(over.job):
+        if key in requests and key not in seen:  # the service may repeat some, and have some of others
+            seen.add(key)
+            if isinstance(answer, BaseException):
+                outcome = Failure(answer).outcome
+                is_unanswered = issubclass(type(answer), NotAnsweredError)
+                was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
+                spent = costs.of(requests[key][0], answer) if was_asked else [0.0] * len(work.budgets)
+                may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
+                answer = _Error(dead_letter(work, answer, over.attempt), may_be_mended, spent)
+            pickle.dump((key, answer), spool)
+    if over.answers is not None and len(seen) < min(over.answers, len(requests)):
+        raise NotAnsweredError(f"the service has {over.answers:,} answers in job {over.job} and gave {len(seen):,}")
+    return len(seen)
+
+
+class _Error(NamedTuple):
+    """An exception in the place of an answer."""
+
+    record: Record
+    may_be_mended: bool
+    costs: Sequence[float]
+
+
+def _result(
+    work: Work,
+    over: OverJob,
+    validate: Callable[[Any], Any],
+    arguments: Sequence[Any],
+    costs: _Costs,
+    answer: Any,
+) -> Result:
+    if isinstance(answer, _Error):
+        kind = "again" if answer.may_be_mended and not over.is_last else "failed"
+        return Result(kind, None, answer.record, False, answer.costs, None)
+    spent, text = costs.of(arguments, answer), _as_json(answer)
+    try:
+        value = parsed(work, validate, answer)
+    except BaseException as error:
+        if is_fatal(error):
+            raise task_error(error, f"parse of {work.name} has failed", redacted=work.redacted) from error
+        kind = "failed" if over.is_last else "again"
+        return Result(kind, None, dead_letter(work, error, over.attempt), True, spent, text)
+    return Result("ok", value, None, False, spent, text)
+
+
+def parsed(work: Work, validate: Callable[[Any], Any], answer: Any) -> Any:
+    """The result that an answer means, as Arrow takes it. Raises what `parse` raises, or a ResultError."""
+    return validate(work.parse(answer))
+
+
+class _Costs:
+    """What a request did cost, of each budget; what was reserved, where nobody says it."""
+
+    def __init__(self, work: Work) -> None:
+        self._reservations = work.reservations()
+        self._budgets, self._ask = work.budgets, settlement_call(work.plan.spec)
+
+    def of(self, arguments: Sequence[Any], outcome: Any) -> list[float]:
+        costs = [reserved(*arguments) for reserved in self._reservations]
+        for place, budget in enumerate(self._budgets):
+            if budget.settle is None:
+                continue
+            try:
+                costs[place] = given_number(self._ask(budget.settle, tuple(arguments), outcome), "settle")
+            except Exception:  # code of the user's: the reservation stands
+                if isinstance(outcome, BaseException):  # it does not take exceptions: such a request costs nothing
+                    costs[place] = 0.0
+        return costs
+
+
+def _unanswered(work: Work, over: OverJob, unmade: Record | None) -> Result:
+    nothing = [0.0] * len(work.budgets)
+    if unmade is not None:
+        return Result("failed", None, unmade, False, nothing, None)
+    why = {
+        JobState.EXPIRED: "its job expired before",
+        JobState.CANCELLED: "it was cancelled" if over.job else "the submission was cancelled before it was sent",
+        JobState.FAILED: f"its job has failed{over.error and ': '}{over.error}",
+    }.get(over.state, "the service has left it out of the answers")
+    error = NotAnsweredError(f"the request has no answer: {why}")
+    kind = "failed" if over.is_last else "again"
+    attempts = over.attempt if over.job else over.attempt - 1
+    return Result(kind, None, dead_letter(work, error, attempts), False, nothing, None)
+
+
+def dead_letter(work: Work, error: BaseException, attempts: int) -> Record:
+    """The error as a dead letter has it."""
+    record = error_record(error, status_of(error), attempts, 0.0, redacted=work.redacted)
+    return {**record, "elapsed": None, "function": work.name, "partition": None}
+
+
+def last_error(record: Record | None) -> Exception | None:
+    """The exception that `context.last_error` shows, of the record of the attempt before."""
+    return None if record is None else ResultError(record["message"])
+
+
+def _as_json(answer: Any) -> str | None:
+    try:
+        return json.dumps(answer, ensure_ascii=True)
+    except (TypeError, ValueError):
+        return None

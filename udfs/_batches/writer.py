@@ -1,0 +1,333 @@
+"""The process that goes on with a submission: it sends parts, polls their jobs, settles them, and plans attempts."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from .._errors.exceptions import AsyncUDFError, FatalError
+from .._errors.figures import amount_, count, things
+from .._stores.base import ResultStore
+from .journal import REUSED, Event, Part, Progress
+from .owner import Owner
+from .service import JobState
+from .state import PARTS_AT_ONCE
+from .tasks import (
+    BROKEN,
+    SILENT,
+    Ask,
+    FormTask,
+    LookupTask,
+    PollTask,
+    ReparseTask,
+    SendTask,
+    SettleTask,
+)
+from .work import OverJob, Work
+
+logger = logging.getLogger("asyncudf")
+
+MOST_TROUBLES = 3  # of a job that cannot be sent or fetched, one after another
+MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
+QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
+LONGEST_PAUSE = 60.0  # seconds, after a service did not answer
+
+PartId = tuple[int, str]
+
+
+class Folder(Protocol):
+    """The state, as far as going on with a submission needs it; `StateFolder` says what each method does."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def may_speculate(self) -> bool: ...
+    def events(self) -> list[Event]: ...
+    def add(self, events: Sequence[Event]) -> None: ...
+    def look_up(self, task: LookupTask) -> list[Event]: ...
+    def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]: ...
+    def send(self, parts: Sequence[str], task: SendTask) -> list[Event]: ...
+    def poll(self, task: PollTask) -> list[Any]: ...
+    def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]: ...
+    def recount(self) -> list[Event]: ...
+    def reparse(self, task: ReparseTask) -> bool: ...
+    def example_of_unread(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Submitted:
+    """What was submitted, as all who read or write the state know it.
+
+    Args:
+        declared: the Arrow types of the arguments.
+        requests: about how many distinct requests there are.
+    """
+
+    folder: Folder
+    work: Work
+    declared: tuple[Any, ...]
+    requests: int
+
+    def progress(self, events: Sequence[Event] | None = None) -> Progress:
+        """How far it is, by these events or by the journal."""
+        return Progress(self.folder.events() if events is None else events, can_find=self.work.service.can_find)
+
+    def told(self, parts: Sequence[Part], ask: Ask = Ask.STATE) -> dict[PartId, Any]:
+        """What the service says about the jobs of parts."""
+        jobs = [part.job if ask is not Ask.FIND else self.work.job_key(*part.id, part.turn) for part in parts]
+        answers = self.folder.poll(PollTask(self.work, self.declared, ask=ask, jobs=jobs)) if parts else []
+        return {parts[row["number"]].id: row for row in answers}
+
+
+class Writer:
+    """Goes on with a submission, a round at a time.
+
+    Args:
+        owner: the right to do so.
+        store: gets the results; None: none.
+        reparses: whether answers that could not be read are read again first.
+
+    Attributes:
+        progress: how far it is.
+        states: what the service has said last about each job at work.
+    """
+
+    # Nobody else writes events about parts meanwhile, so the journal is read once.
+
+    def __init__(self, submitted: Submitted, owner: Owner, store: ResultStore | None, *, reparses: bool) -> None:
+        self._submitted, self._owner, self._store, self._reparses = submitted, owner, store, reparses
+        self._folder, self._work = submitted.folder, submitted.work
+        self._events = owner.events
+        self._is_fresh = True
+        self._troubles: Counter[PartId] = Counter()
+        self._send_at = 0.0
+        self.progress = submitted.progress(self._events)
+        if lost := self.progress.of("intent"):
+            self._send_at = time.monotonic() + max(part.intended_at for part in lost) + QUIET - time.time()
+        self.states: dict[PartId, JobState] = {}
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next round has something to do."""
+        wait = self._send_at - time.monotonic()
+        poll_every = self._work.service.poll_every
+        return min(wait, poll_every) if wait > 0 else poll_every
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the service has taken all requests of this attempt."""
+        waiting = [
+            part for part in self.progress.of("sent") if self.states.get(part.id, JobState.QUEUED) is JobState.QUEUED
+        ]
+        return not waiting and not self.progress.of("planned", "intent")
+
+    def round(self) -> None:
+        """Do what can be done now.
+
+        Raises:
+            AsyncUDFError: the service does not take or give what it should, or no answer can be read.
+            FatalError: a budget is spent.
+        """
+        if self._is_fresh:
+            self._reconcile()
+        if self.progress.attempt == 0:
+            self._form(1)
+        self._settle()
+        if self.progress.is_attempt_over and self.progress.to_ask_again:
+            self._check_answers()
+            self._form(self.progress.attempt + 1)
+        while time.monotonic() >= self._send_at and (wave := self._next_wave()):
+            self._send(wave)
+        if self._never_sent():
+            self._settle()
+
+    def cancel(self) -> None:
+        """Have all jobs cancelled, and send none any more."""
+        self._add([Event(0.0, "", "cancelled")])
+        if self._work.service.can_find:
+            lost = self.progress.of("intent")
+            found = self._submitted.told(lost, Ask.FIND)
+            self._add([_about(part, "sent", job=job) for part in lost if (job := found[part.id]["error"])])
+        for (attempt, name), answer in self._submitted.told(self.progress.of("sent"), Ask.CANCEL).items():
+            if answer["state"] in (SILENT, BROKEN):  # it may be over already: its state says that
+                logger.warning("part %s of attempt %d is not cancelled: %s", name, attempt, answer["error"])
+
+    # Planning.
+
+    def _form(self, attempt: int) -> None:
+        submitted, events = self._submitted, list[Event]()
+        number = submitted.requests if attempt == 1 else self.progress.to_ask_again
+        looks_up = attempt == 1 and self._store is not None
+        if looks_up:
+            for reused in self._folder.look_up(LookupTask(self._work, submitted.declared, store=self._store)):
+                events += [dataclasses.replace(reused, kind="planned"), reused]
+        task = FormTask(self._work, submitted.declared, attempt=attempt)
+        events += self._folder.form(task, number, but_results=attempt > 1 or looks_up)
+        self._add([*events, Event(0.0, "", "formed", attempt)])
+
+    def _check_answers(self) -> None:
+        """Raise an error if no answer could be read: to ask again would cost the same once more."""
+        parts = [part.outcome for part in self.progress.of("settled") if part.name != REUSED]
+        unread = sum(part.unparsed for part in parts)
+        if self.progress.is_cancelled or unread < MOST_UNREAD or any(part.ok for part in parts):
+            return
+        example, name = self._folder.example_of_unread(), self._work.name
+        raise AsyncUDFError(
+            f"parse of {name} could read none of {count(unread)} answers, for example {example}. Nothing is submitted "
+            "again. The "
+            f"answers are in the state: mend parse, and Submission.open({self._folder.path!r}, function={name}) reads "
+            "them again, without a request"
+        )
+
+    # Sending.
+
+    def _next_wave(self) -> list[Part]:
+        """The parts that may be sent now."""
+        if self.progress.is_cancelled:
+            return []
+        service, budgets = self._work.service, self._work.budgets
+        # Without `find` each job of a wave may be sent twice if the driver is killed.
+        most = 1 if self._folder.may_speculate else PARTS_AT_ONCE
+        if not service.can_find:
+            most = min(most, self._folder.slots)
+        queued, committed = self.progress.queued, self.progress.committed(len(budgets))
+        wave: list[Part] = []
+        unsent = [part for part in self.progress.of("planned", "intent") if part.has_job]
+        for part in unsent[:most]:
+            is_counted = part.state == "intent"
+            queued += 0.0 if is_counted else part.weight
+            if service.max_queued is not None and queued > service.max_queued:
+                break
+            if not (is_counted and service.can_find):
+                committed = [have + cost for have, cost in zip(committed, part.planned_costs, strict=True)]
+            over = [b for b, have in zip(budgets, committed, strict=True) if have > b.amount * (1 + 1e-9)]
+            if over:
+                if not wave and not self.progress.of("sent"):
+                    raise self._spent_error(budgets.index(over[0]), part, sum(one.requests for one in unsent))
+                break
+            wave.append(part)
+        return wave
+
+    def _spent_error(self, place: int, part: Part, requests: int) -> FatalError:
+        budget, spent = self._work.budgets[place], self.progress.committed(len(self._work.budgets))[place]
+        error = FatalError(
+            f"{self._work.name} has spent {amount_(spent)} of its budget of {amount_(budget.amount)} {budget.unit}, "
+            f"and the next job may cost {amount_(part.planned_costs[place])}: {things(requests, 'request')} are not "
+            f"submitted. Submission.open({self._folder.path!r}, budget=...) goes on with a larger amount"
+        )
+        error.option = "budget"
+        return error
+
+    def _send(self, wave: Sequence[Part]) -> None:
+        turns = {part.name: (part.turn, part.state == "intent") for part in wave}
+        self._add([_about(part, "intent") for part in wave])
+        attempt = self.progress.attempt
+        task = SendTask(self._work, self._submitted.declared, owner=self._owner.id, attempt=attempt, turns=turns)
+        events = self._folder.send([part.name for part in wave], task)
+        self._take(events)
+        for event in events:
+            id_ = (attempt, event.part)
+            if event.kind == "sent":
+                self._troubles.pop(id_, None)
+                continue
+            if not event.weight:
+                key = self._work.job_key(*id_, event.turn)
+                raise AsyncUDFError(f"the service has not taken job {key}: {event.text}")
+            pause = event.weight
+            if event.kind == "unclear":
+                self._trouble(id_, f"cannot be sent: {event.text}")
+                pause = min(LONGEST_PAUSE, self._work.service.poll_every, float(2 ** self._troubles[id_]))
+            self._send_at = max(self._send_at, time.monotonic() + pause)
+
+    def _trouble(self, id_: PartId, text: str) -> None:
+        self._troubles[id_] += 1
+        logger.warning("part %s of attempt %d %s", id_[1], id_[0], text)
+        if self._troubles[id_] > MOST_TROUBLES:
+            raise AsyncUDFError(f"part {id_[1]} of attempt {id_[0]} of {self._work.name} {text}")
+
+    # Settling.
+
+    def _settle(self) -> None:
+        """Fetch what is over."""
+        over = [self._over(part, JobState.CANCELLED) for part in self._never_sent()]
+        sent, refused = self.progress.of("sent"), list[Event]()
+        told = self._submitted.told(sent)
+        self.states = {}
+        for part in sent:
+            said, error = told[part.id]["state"], told[part.id]["error"] or ""
+            if said == BROKEN:
+                raise AsyncUDFError(f"the service says nothing about job {part.job}: {error}")
+            if said == SILENT:
+                logger.warning("the service says nothing about job %s: %s", part.job, error)
+            elif (state := JobState(said)) is JobState.REFUSED:
+                refused.append(_about(part, "refused", text=error))
+                self._send_at = max(self._send_at, time.monotonic() + self._work.service.poll_every)
+            elif state.is_over:
+                over.append(self._over(part, state, told[part.id]["answers"], error))
+            else:
+                self.states[part.id] = state
+        self._add(refused)
+        for wave in _waves(over):
+            task = SettleTask(
+                self._work, self._submitted.declared, over={one.part: one for one in wave}, store=self._store
+            )
+            events, troubles = self._folder.settle(wave[0].attempt, task)
+            self._add_settled(events)
+            for name, text in troubles:
+                self._trouble((wave[0].attempt, name), f"cannot be fetched: {text}")
+
+    def _never_sent(self) -> list[Part]:
+        unsettled = self.progress.of("planned", "intent")
+        return [part for part in unsettled if self.progress.is_cancelled or not part.has_job]
+
+    def _over(self, part: Part, state: JobState, answers: int | None = None, error: str = "") -> OverJob:
+        is_last = self.progress.is_cancelled or part.attempt >= self._work.attempts
+        if self._troubles[part.id] >= MOST_TROUBLES:  # what the service gives is all that there is
+            answers = None
+        return OverJob(part.attempt, part.name, part.job, state, answers, error, is_last)
+
+    def _add_settled(self, events: Sequence[Event]) -> None:
+        """Add which parts are settled: those of which each request has a result."""
+        requests = {part.id: part.requests for part in self.progress.parts}
+        self._add([event for event in events if requests.get((event.attempt, event.part)) == event.requests])
+
+    def _reconcile(self) -> None:
+        """Take up what a killed process has done last, and read answers again if they are to be."""
+        self._is_fresh = False
+        if self.progress.attempt == 0:
+            return
+        has_read = self._reparses and self._folder.reparse(ReparseTask(self._work, self._submitted.declared))
+        if has_read or self.progress.of("sent") or self._never_sent():
+            known = {part.id: part.outcome.ok for part in self.progress.of("settled")}
+            counted = self._folder.recount()
+            self._add_settled([event for event in counted if known.get((event.attempt, event.part)) != event.ok])
+
+    # Events.
+
+    def _add(self, events: Sequence[Event]) -> None:
+        now = time.time()
+        events = [dataclasses.replace(event, at=now, owner=self._owner.id) for event in events]
+        if events:
+            self._folder.add(events)
+            self._take(events)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        self._events += events
+        self.progress = self._submitted.progress(self._events)
+
+
+def _about(part: Part, kind: str, **values: Any) -> Event:
+    return Event(0.0, "", kind, part.attempt, part.name, part.turn, **values)
+
+
+def _waves(over: Sequence[OverJob]) -> Iterator[list[OverJob]]:
+    """The jobs of one attempt each, as many as one Spark job takes."""
+    for attempt in sorted({one.attempt for one in over}):
+        same = [one for one in over if one.attempt == attempt]
+        yield from (same[start : start + PARTS_AT_ONCE] for start in range(0, len(same), PARTS_AT_ONCE))

@@ -1,0 +1,84 @@
+"""Anthropic's Message Batches, by the official client: requests in the body of one call, results as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .._batches.service import BatchRequest, BatchService, JobState, JobStatus, NotAnsweredError
+from .._stores.base import need
+from ..http import error_for
+from ._clients import CachedClient
+
+# The status of a request that is answered with an error of this type; others are the service's fault.
+STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "overloaded_error": 529,
+}
+
+
+class AnthropicBatches(CachedClient, BatchService):
+    """Anthropic's Message Batches API. Needs the extra `asyncudf[anthropic]`.
+
+    A request is what `messages.create` takes, and an answer the message, both dicts. The service cannot tell which job
+    was sent with a key (it has no `find`). Results are there for 29 days.
+
+    Args:
+        client: a function that makes the client, `anthropic.Anthropic(max_retries=0)` unless given, which reads
+            `ANTHROPIC_API_KEY` from the environment of the executors.
+
+    Raises:
+        OptionError: anthropic is not installed.
+    """
+
+    max_requests: int = 100_000
+    max_bytes: int | None = 240_000_000  # of the 256 MB of a call, the rest is around each body
+
+    def __init__(self, *, client: Callable[[], Any] | None = None) -> None:
+        need("AnthropicBatches", "anthropic", "anthropic")
+        super().__init__(client)
+
+    def _connect(self) -> Any:
+        from anthropic import Anthropic
+
+        return Anthropic(max_retries=0)
+
+    def submit(self, requests: Sequence[BatchRequest], key: str) -> str:
+        made = [{"custom_id": request.key, "params": request.body} for request in requests]
+        return str(self.client.messages.batches.create(requests=made).id)
+
+    def poll(self, job: str) -> JobStatus:
+        found = self.client.messages.batches.retrieve(job)
+        if found.processing_status != "ended":
+            return JobStatus(JobState.WORKING)
+        if found.archived_at is not None:
+            return JobStatus(JobState.EXPIRED, 0)
+        counts = found.request_counts
+        return JobStatus(JobState.ENDED, counts.succeeded + counts.errored + counts.canceled + counts.expired)
+
+    def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
+        if self.client.messages.batches.retrieve(job).archived_at is not None:
+            return
+        for row in self.client.messages.batches.results(job):
+            yield row.custom_id, _answer(row.result)
+
+    def cancel(self, job: str) -> None:
+        self.client.messages.batches.cancel(job)
+
+
+def _answer(result: Any) -> Any:
+    """The message, or the error of a request."""
+    if result.type == "succeeded":
+        return result.message.to_dict(mode="json")
+    if result.type in ("canceled", "expired"):
+        return NotAnsweredError(f"the request has no answer: it was {result.type}")
+    error = result.error.to_dict(mode="json")
+    kind = (error.get("error") or {}).get("type", "")
+    return error_for(STATUSES.get(kind, 500), body=json.dumps(error))

@@ -1,0 +1,32 @@
+"""The client of a provider, one for each process, which is made there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+
+class CachedClient(ABC):
+    """Makes a client when it is first asked for one; its pickle has none.
+
+    Args:
+        make: a function that makes it; None: the client that reads its key from the environment.
+    """
+
+    def __init__(self, make: Callable[[], Any] | None) -> None:
+        self._make = make
+        self._client: Any = None
+
+    @property
+    def client(self) -> Any:
+        """The client of this process."""
+        if self._client is None:
+            self._client = self._connect() if self._make is None else self._make()
+        return self._client
+
+    @abstractmethod
+    def _connect(self) -> Any: ...
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_client": None}
