@@ -13,7 +13,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from asyncudf import OptionError, http
-from asyncudf._errors.http import refusal_of
+from asyncudf._errors.answers import refusal_of
 from asyncudf.batches import (
     AnthropicBatches,
     BatchRequest,
