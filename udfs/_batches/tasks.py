@@ -20,6 +20,7 @@ from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import AsyncUDFError
 from .._errors.failure import Failure
 from .._errors.records import LETTER_FIELDS, error_text
+from .._errors.safe import safe_repr
 from .._spark.pickling import with_import_help
 from .._spark.worker import ErrorReporting
 from .._stores.base import ResultStore
@@ -270,7 +271,9 @@ class PollTask(Task):
                 return JobState.WORKING.value, None, service.find(job) or ""
             status = service.poll(job)
             if not isinstance(status, JobStatus):
-                raise AsyncUDFError(f"poll of {type(service).__name__} must return a JobStatus, not {status!r}")
+                raise AsyncUDFError(
+                    f"poll of {type(service).__name__} must return a JobStatus, not {safe_repr(status)}"
+                )
             return JobState(status.state).value, status.answers, status.error
         except BaseException as error:
             failure = Failure(error)

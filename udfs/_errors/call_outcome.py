@@ -24,7 +24,7 @@ _NUMBERS = {
 }
 _REQUEST_TIMEOUT = 408
 # Many clients have exceptions that are no OSError or TimeoutError and have none as their cause. They are recognized by
-# name, as in _errors/http, and by whole words: `CourseUnavailable` is about a row, `ServiceUnavailable` is not.
+# name, as in _errors/answers, and by whole words: `CourseUnavailable` is about a row, `ServiceUnavailable` is not.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DOWN = re.compile(
     r"\b((re|dis)?connect(s|ed|ing|ion|ions)?|time ?outs?|timed ?out|unreachable"

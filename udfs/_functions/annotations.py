@@ -269,8 +269,10 @@ def has_fields(hint: Any) -> typing.TypeGuard[type]:
     if not isinstance(hint, type):
         return False
     is_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
-    of_pydantic_1 = hasattr(hint, "__fields__") and hasattr(hint, "__validators__")  # to be refused as a type
-    return is_model(hint) or of_pydantic_1 or dataclasses.is_dataclass(hint) or _is_typed_dict(hint) or is_tuple
+    if is_model(hint) or dataclasses.is_dataclass(hint) or _is_typed_dict(hint) or is_tuple:
+        return True
+    # A model of Pydantic 1, to be refused as a type; to ask one of version 2 for the last of these gives a warning.
+    return hasattr(hint, "__validators__") and hasattr(hint, "__fields__")
 
 
 def is_model(cls: type) -> bool:
