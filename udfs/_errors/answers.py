@@ -389,13 +389,19 @@ def _date(text: Any) -> datetime | None:
 
 
 def _attributes(holder: Any, *names: str) -> list[Any]:
-    return [_attribute(holder, name) for name in names]
+    found = []
+    for name in names:
+        try:
+            found.append(getattr(holder, name, None))
+        except BaseException:  # a user's class may raise anything
+            found.append(None)
+    return found
 
 
 def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, None)
-    except BaseException:  # a user's class may raise anything
+    except BaseException:
         return None
 
 

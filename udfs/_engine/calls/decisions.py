@@ -10,7 +10,7 @@ from ..._errors.exceptions import ResultError
 from ..._errors.failure import Failure
 from ..._errors.task_faults import OF_LOOPS
 from ..._functions.options import Options
-from ..._functions.retry import EndedAttempt
+from ..._functions.retry import EndedAttempt, RetryStrategy
 
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 
@@ -73,10 +73,11 @@ class Decisions:
             BaseException: what a predicate of the retry strategy raises.
         """
         refusal = None if failure.answer.refusal is None else failure.refusal(self._longest_wait)
+        decision: Decision | None = None
         if refusal is not None:
             decision = _after_refusal(refusal, way, now)
-        else:
-            decision = self._after_error(failure, way, now, draw, seen)
+        elif self._retry is not None and not failure.is_fatal and failure.fault not in OF_LOOPS:
+            decision = _after_error(self._retry, failure, way, now, draw, seen)
         if decision is not None:
             return decision
         # Halves of a call would not be accepted either, while the service wants fewer calls.
@@ -84,14 +85,6 @@ class Decisions:
         if may_split and not (failure.is_no_rows_fault or issubclass(type(failure.error), ResultError)):
             return Ending.SPLIT
         return Ending.HOLD if is_down and not failure.is_no_rows_fault else Ending.DONE
-
-    def _after_error(self, failure: Failure, way: Way, now: float, draw: float, seen: Any) -> RetryAt | None:
-        """What the retry strategy says; None if no attempt follows."""
-        if self._retry is None or failure.is_fatal or failure.fault in OF_LOOPS:
-            return None
-        attempt = EndedAttempt(way.attempts, now - way.started, way.waited, failure.error, seen, failure.answer.wait)
-        delay = self._retry.next_delay(attempt, draw)
-        return RetryAt(delay) if delay is not None and _is_in_time(way, now + delay) else None
 
     def of_result(self, seen: Any, way: Way, now: float, draw: float, *, is_kept: bool) -> Decision:
         """What follows a result, as predicates of results see it; raises what they raise.
@@ -107,6 +100,15 @@ class Decisions:
         if delay is not None and _is_in_time(way, now + delay):
             return RetryAt(delay)
         return Ending.UNKEPT if is_kept and self._retry.asks_again(attempt) else Ending.DONE
+
+
+def _after_error(
+    retry: RetryStrategy, failure: Failure, way: Way, now: float, draw: float, seen: Any
+) -> RetryAt | None:
+    """What the retry strategy says; None if no attempt follows."""
+    attempt = EndedAttempt(way.attempts, now - way.started, way.waited, failure.error, seen, failure.answer.wait)
+    delay = retry.next_delay(attempt, draw)
+    return RetryAt(delay) if delay is not None and _is_in_time(way, now + delay) else None
 
 
 def _after_refusal(refusal: Refusal, way: Way, now: float) -> RetryAt | None:
