@@ -293,13 +293,13 @@ def test_a_process_that_takes_over_waits_until_nobody_sends_for_the_one_that_die
 
 
 @pytest.mark.parametrize(
-    ("kind", "may_speculate", "most"), [(Finding, False, 4), (Service, False, 3), (Finding, True, 1)]
+    ("kind", "sends_one_by_one", "most"), [(Finding, False, 4), (Service, False, 3), (Finding, True, 1)]
 )
-def test_a_wave_has_the_jobs_that_may_be_lost_together(kind: Any, may_speculate: bool, most: int) -> None:
+def test_a_wave_has_the_jobs_that_may_be_lost_together(kind: Any, sends_one_by_one: bool, most: int) -> None:
     """Spark may run a task a second time beside the first, but not that of a job with one task."""
     service, disk, waves = kind(3), disk_of(NUMBERS), list[int]()
     process = Process(disk, service)
-    process.folder.may_speculate = may_speculate
+    process.folder.sends_one_by_one = sends_one_by_one
     send = process.folder.send
     process.folder.send = lambda parts, task: waves.append(len(parts)) or send(parts, task)  # type: ignore[method-assign,func-returns-value]
     process.rounds()

@@ -60,7 +60,7 @@ class MemoryFolder:
 
     path = "/state"
     slots = 3
-    may_speculate = False
+    sends_one_by_one = False
 
     def __init__(
         self, disk: Disk, argument_types: Sequence[pa.DataType], step: Callable[[str], None] = lambda name: None

@@ -8,8 +8,10 @@ import os
 import signal
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
 from asyncudf import (
@@ -109,6 +111,29 @@ def test_rows_are_submitted_today_and_collected_in_another_session(spark, servic
     assert service.steps["fetch"] == len(service.jobs) == 4, "each job is fetched once"
     assert main(["batches", str(tmp_path / "nowhere")]) == 1
     assert "nothing was submitted with the state" in capsys.readouterr().err
+
+
+class Noted(Jobs):
+    """Notes which task has sent a job."""
+
+    def __init__(self, url, folder):
+        super().__init__(url)
+        self.folder = folder
+
+    def submit(self, requests, key):
+        Path(self.folder, key).write_text(str(TaskContext.get().partitionId()))
+        return super().submit(requests, key)
+
+
+def test_each_job_is_sent_by_a_task_of_its_own(spark, service, rows, tmp_path):
+    """So a task that dies takes one job with it; a union of parts that have one partition each had one partition."""
+    before = spark.conf.get("spark.sql.unionOutputPartitioning", "true")
+    submit(rows, ask, "n", service=Noted(service.url, tmp_path), state=str(tmp_path / "state"))
+    tasks = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
+    wave = max(1, spark.sparkContext.defaultParallelism)
+    assert sorted(tasks) == sorted(str(number % wave) for number in range(len(service.jobs)))
+    assert len(service.jobs) == 3
+    assert spark.conf.get("spark.sql.unionOutputPartitioning", "true") == before
 
 
 def test_what_is_not_done_is_left_out_or_cancelled(spark, service, tmp_path):
@@ -278,6 +303,7 @@ def test_over_spark_connect_by_openais_client(connect, tmp_path):
     with providing(server) as url:
         printed = connect.run(f"""
 from functools import partial
+from pathlib import Path
 from openai import OpenAI
 from asyncudf.batches import OpenAIBatches
 

@@ -39,6 +39,8 @@ LARGE_ROWS = {"parquet.block.size": 2**25, "parquet.block.size.row.check.min": 8
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # from Spark 4.1 on
 PARTS_AT_ONCE = 64  # in one Spark job
+# From Spark 4.1 on a union of frames that have one partition each has one partition too: one task would send all parts.
+UNION = "spark.sql.unionOutputPartitioning"
 THRESHOLD = "spark.speculation.task.duration.threshold"
 BETWEEN = "\t"  # events that were written together; no JSON has one
 FILLED = 0.9  # of a part, by the number of requests: it is known to some percent
@@ -70,14 +72,18 @@ class StateFolder:
     budgets: int = 0
 
     @property
-    def may_speculate(self) -> bool:
-        """Whether Spark may run a task a second time while the first runs; it never does with a job of one task.
+    def sends_one_by_one(self) -> bool:
+        """Whether each part needs a Spark job of its own, or more than one job of the service may be sent twice.
+
+        Spark may run a task a second time while the first runs, but never that of a job of one task; or it lets nobody
+        have a task for each part.
 
         Raises:
-            OptionError: it does so with any task.
+            OptionError: it runs any task a second time.
         """
         if setting(self.session, "spark.speculation") != "true":
-            return False
+            with self._settings():
+                return setting(self.session, UNION) == "true"
         if name := setting(self.session, THRESHOLD):
             raise OptionError(
                 f"{THRESHOLD} is {name}: Spark would send a job that takes longer once more, and it would be billed "
@@ -129,14 +135,14 @@ class StateFolder:
     def write_rows(self, keyed: DataFrame) -> dict[str, int]:
         """Write the rows, in place of those that a killed process has left; returns their figures."""
         seen = Observation()
-        with self._small_batches():
+        with self._settings():
             written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
             written.mode("overwrite").parquet(self._at("rows"))
         return {name: int(value or 0) for name, value in seen.get.items()}
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
         """The figures of rows that are not written."""
-        with self._small_batches():
+        with self._settings():
             return {name: int(value or 0) for name, value in keyed.agg(*_figures(keyed)).collect()[0].asDict().items()}
 
     def rows(self) -> DataFrame:
@@ -147,7 +153,7 @@ class StateFolder:
 
     def look_up(self, task: LookupTask) -> list[Event]:
         """Write the results that a store has; returns what is settled by them."""
-        with self._small_batches():
+        with self._settings():
             found = self._first_requests().mapInArrow(task, self._result_schema())
             found.write.mode("overwrite").parquet(f"{self._at('results')}/wave={REUSED}")
         return self.recount()
@@ -164,7 +170,7 @@ class StateFolder:
             requests = self._without_result(requests)
         partitions = max(1, math.ceil(number / FILLED / task.work.service.max_requests))
         place = f"{self._at('parts')}/attempt={task.attempt}"
-        with self._small_batches():
+        with self._settings():
             parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
             parts.write.options(**LARGE_ROWS).mode("overwrite").partitionBy("part").parquet(place)
         sums = [sf.count(sf.lit(1)).alias("requests"), sf.sum("weight").alias("weight"), *self._sum_of_costs("costs")]
@@ -181,7 +187,7 @@ class StateFolder:
         """Send parts as jobs, a task for each; the events that it returns are in the journal."""
         place = self._wave("journal")
         frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
-        with self._small_batches():
+        with self._settings():
             frame.write.options(**AT_TASK_END).text(place)
         return [Event.from_json(line) for line in self._text(place)]
 
@@ -324,7 +330,7 @@ class StateFolder:
         return [row["value"] for row in self.session.read.options(**LITERAL_PATH).text(place).collect()]
 
     def _write_results(self, frame: DataFrame, place: str) -> None:
-        with self._small_batches():
+        with self._settings():
             frame.write.options(**AT_TASK_END, **LARGE_ROWS).parquet(place)
 
     def _hadoop(self) -> tuple[Any, Any] | None:
@@ -347,16 +353,25 @@ class StateFolder:
             raise AsyncUDFError(f"the state {self.path} cannot be read: {str(error).splitlines()[0]}") from error
 
     @contextlib.contextmanager
-    def _small_batches(self) -> Iterator[None]:
-        """Let Spark hand rows to Python in small batches: 10,000 rows of a megabyte would not fit."""
+    def _settings(self) -> Iterator[None]:
+        """Let Spark give each part a task of its own, and hand rows to Python in small batches.
+
+        10,000 rows of a megabyte would not fit.
+        """
         conf = self.session.conf
-        before = {name: value for name in (BATCH_BYTES, BATCH_ROWS) if (value := setting(self.session, name))}
+        before = {name: value for name in (BATCH_BYTES, BATCH_ROWS, UNION) if (value := setting(self.session, name))}
         most = {BATCH_BYTES: 2**24, BATCH_ROWS: 1_000 if BATCH_BYTES in before else 64}
-        changed = {name for name, value in before.items() if not value.isdecimal() or not 0 < int(value) <= most[name]}
+        changed: dict[str, Any] = {
+            name: most[name]
+            for name, value in before.items()
+            if name in most and (not value.isdecimal() or not 0 < int(value) <= most[name])
+        }
+        if before.get(UNION) == "true":
+            changed[UNION] = "false"
         try:
             with contextlib.suppress(Exception):  # a session that lets nobody set anything
-                for name in changed:
-                    conf.set(name, most[name])
+                for name, value in changed.items():
+                    conf.set(name, value)
             yield
         finally:
             with contextlib.suppress(Exception):
