@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
+
+from ._serving import served
 
 
 class BatchModelService:
@@ -67,31 +67,21 @@ class BatchModelService:
         body = {"choices": [{"message": {"content": content}}], "usage": {"total_tokens": len(text) // 4 + 20}}
         return {"custom_id": request["custom_id"], "response": {"status_code": 200, "body": body}, "error": None}
 
-    async def run(self, ready: threading.Event, done: threading.Event) -> None:
+    def app(self) -> web.Application:
+        """Its interface."""
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/v1/files", self.upload)
         app.router.add_get("/v1/files/{file}/content", self.download)
         app.router.add_post("/v1/batches", self.create)
         app.router.add_get("/v1/batches", self.jobs)
         app.router.add_get("/v1/batches/{job}", self.look)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        ready.set()
-        await asyncio.to_thread(done.wait)
-        await runner.cleanup()
+        return app
 
 
 @contextmanager
 def serving() -> Iterator[BatchModelService]:
-    """The service, in a thread, while the block runs."""
-    service, ready, done = BatchModelService(), threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(service.run(ready, done)), daemon=True)
-    thread.start()
-    ready.wait()
-    try:
+    """The service, while the block runs."""
+    service = BatchModelService()
+    with served(service.app()) as address:
+        service.url = f"{address}/v1"
         yield service
-    finally:
-        done.set()
-        thread.join()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
+
+from ._serving import served
 
 
 class ModelService:
@@ -45,27 +46,17 @@ class ModelService:
         about = {"id": "1", "object": "chat.completion", "created": 0, "model": "a-model"}
         return web.json_response({**about, "choices": choices, "usage": usage})
 
-    async def run(self, ready: threading.Event, done: threading.Event) -> None:
+    def app(self) -> web.Application:
+        """Its interface."""
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self.complete)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        ready.set()
-        await asyncio.to_thread(done.wait)
-        await runner.cleanup()
+        return app
 
 
 @contextmanager
 def serving() -> Iterator[ModelService]:
-    """The service, in a thread, while the block runs."""
-    service, ready, done = ModelService(), threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(service.run(ready, done)), daemon=True)
-    thread.start()
-    ready.wait()
-    try:
+    """The service, while the block runs."""
+    service = ModelService()
+    with served(service.app()) as address:
+        service.url = f"{address}/v1"
         yield service
-    finally:
-        done.set()
-        thread.join()

@@ -49,7 +49,6 @@ class Calls:
         asks: whether the function can ask which row it works on.
         backlog: attempts that are ready to begin, and rows in back-off.
         function: what is called for a row, if the function takes one row and returns one result; else None.
-        limit: seconds that a row, or an attempt, may take.
         pause: seconds of calls that return at once, after which a slot yields to the event loop.
     """
 
@@ -101,9 +100,8 @@ class Calls:
         self.attempt_deadlines = Deadlines[Attempt](
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
-        limits_of_calls = [limit for limit in (options.timeout, options.attempt_timeout) if limit is not None]
-        self.limit = min(limits_of_calls, default=math.inf)
-        self.pause = min(LONGEST_PAUSE, self.limit)  # or deadlines would be seen too late
+        # No longer than a row or an attempt may take, or deadlines would be seen too late.
+        self.pause = min(LONGEST_PAUSE, options.timeout or math.inf, options.attempt_timeout or math.inf)
         # The function, or a resource of it, may ask for its row.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or asking
@@ -461,7 +459,7 @@ class Calls:
             on_error = self._policy.of(outcome)
             if on_error is OnError.RAISE:
                 self._ends_with = outcome.error
-                self.counts.failed_task(rows)
+                self.counts.give_up(rows)
                 self.counts.ends_task(outcome.error, None if outcome.is_no_rows_fault else "on_error")
                 self.operator.fail(self._policy.task_error(outcome, row.attempts, [one.record[0] for one in rows]))
                 return

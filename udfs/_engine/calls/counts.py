@@ -133,14 +133,11 @@ class CallCounts:
 
     def abandon(self, rows: Sequence[Row]) -> None:
         """The operator ends, and these are its open rows."""
-        self._abandon(rows)
+        self.give_up(rows)
         self._counters.totals.open_seconds = 0.0
 
-    def failed_task(self, rows: Sequence[Row]) -> None:
-        """These rows end the task."""
-        self._abandon(rows)
-
-    def _abandon(self, rows: Sequence[Row]) -> None:
+    def give_up(self, rows: Sequence[Row]) -> None:
+        """These rows get no results, as the task ends."""
         now, count, seconds = self._counters.clock(), 0, 0.0
         for row in rows:
             self.unpark(row)
