@@ -108,7 +108,7 @@ def test_rows_are_submitted_today_and_collected_in_another_session(spark, servic
     error = (letter.error.type, letter.error.status, letter.error.function)
     assert (letter.n, error) == (24, ("PermanentError", 400, "ask"))
     assert set(service.asked.values()) == {1}, "each request is asked once in each attempt"
-    assert service.steps["fetch"] == len(service.jobs) == 4, "each job is fetched once"
+    assert service.steps["fetch"] == len(service.jobs) > 3, "each job is fetched once, those of the second attempt too"
     assert main(["batches", str(tmp_path / "nowhere")]) == 1
     assert "nothing was submitted with the state" in capsys.readouterr().err
 
