@@ -85,6 +85,7 @@ from ._limits.rate_limit import RateLimit
 from ._observe.reports.sink_report import SinkError, SinkReport
 from ._spark.api.decorator import AsyncUDF, async_pandas_udf
 from ._spark.api.dry_run import DryRun, dry_run
+from ._spark.api.handler import batch_handler
 from ._spark.api.lookup_table import LookupTable
 from ._spark.api.monitor import Run, monitor
 from ._spark.api.sinks import async_sink, sink_source, stream_sink
@@ -130,6 +131,7 @@ __all__ = (
     "async_pandas_udf",
     "async_sink",
     "batch_function",
+    "batch_handler",
     "dry_run",
     "monitor",
     "ordered_wait",

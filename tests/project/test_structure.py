@@ -53,7 +53,7 @@ ONLY_THERE = {
     "pyspark": {"_spark", "_batches.state", "_batches.submission", "_batches.tasks"},
     "py4j": {"_spark"},
     "pyarrow": {"_arrow", "_batches.tasks", "_chain", "_spark", "testing._runs"},
-    "pandas": {"_arrow.vectors", "_spark._compat"},
+    "pandas": {"_arrow.series", "_arrow.vectors", "_spark._compat"},
     "numpy": set(),
     "tenacity": {"_functions.retry"},
     "uvloop": {"_engine.loop.event_loops"},

@@ -52,6 +52,7 @@ from asyncudf import (
     async_pandas_udf,
     async_sink,
     batch_function,
+    batch_handler,
     dry_run,
     http,
     ordered_wait,
@@ -475,6 +476,11 @@ def read(answer: dict[str, Any]) -> int:
 @batch_function("bigint", parse=read, version="2", redact=True)
 def ask(city: str, context: RuntimeContext) -> dict[str, Any]:
     return {"city": city, "why": context.last_error}
+
+
+def handlers() -> None:
+    handler = batch_handler(read, capacity=50, timeout=5)
+    assert_type(handler(iter([pd.Series(["Oslo"])])), Iterator[Any])
 
 
 def submissions(df: DataFrame) -> None:

@@ -81,12 +81,24 @@ def result_keys(spec: FunctionSpec, options: Options, returns: Any) -> ResultKey
 
 
 def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function`, for the test kit: without a session, and a function need not tell its type."""
+    """As `plan_function`, without a coordinator or a session, and a function need not tell its type."""
     declared = _declared(spec, returns, _read_offline)
     if declared is None and spec.unread is not None:
         raise _not_inferred(spec)
     function_plan = _plan_without_coordinator(spec, options, declared)
     function_plan.check_stored()
+    return function_plan
+
+
+def plan_declared_function(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
+    """As `plan_function_offline`, for a process without a driver; the result is of a type that is known.
+
+    Raises:
+        FunctionError: it is not.
+    """
+    function_plan = plan_function_offline(spec, options, returns)
+    if function_plan.declared is None:
+        raise _not_inferred(spec)
     return function_plan
 
 

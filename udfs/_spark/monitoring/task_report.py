@@ -112,7 +112,7 @@ class Channels:
 class TaskReportSpec:
     """Travels with a function to Spark's Python worker: what a `TaskReport` there says of its origin, and to whom."""
 
-    entry_point: str  # "column", "table function", "operator" or "sink"
+    entry_point: str  # "column", "table function", "operator", "sink" or "handler"
     use: int = dataclasses.field(default_factory=itertools.count(1).__next__)  # tells two uses of one function apart
     mention: str = ""  # in a query, for a table function, whose plan all queries share
     channels: Channels | None = dataclasses.field(default=None, repr=False, compare=False)

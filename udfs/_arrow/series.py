@@ -1,0 +1,75 @@
+"""Batches of pandas, as Spark gives them to an iterator of Series: rows of Python values, and results back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from .._errors.exceptions import AsyncUDFError
+
+
+def is_batch(columns: Sequence[Any]) -> bool:
+    """Whether these are the columns of a batch."""
+    return bool(columns) and all(isinstance(one, (pd.Series, pd.DataFrame)) for one in columns)
+
+
+def bytes_of(column: Any) -> int:
+    """The bytes of a Series or a DataFrame."""
+    used = column.memory_usage(index=False, deep=True)
+    return int(used if isinstance(column, pd.Series) else used.sum())
+
+
+def values_of_series(column: Any, what: str, is_whole: bool) -> list[Any]:
+    """The values of a Series, or of a DataFrame as dicts; None where one is missing.
+
+    Args:
+        is_whole: whether floats are whole numbers that pandas has made floats, as it does beside a NULL.
+
+    Raises:
+        AsyncUDFError: they are not.
+    """
+    found: list[Any] = column.astype(object).where(column.notna(), None)
+    if isinstance(column, pd.DataFrame):
+        return [_plain(row) for row in found.to_dict("records")]  # type: ignore[attr-defined]
+    values = [_plain(value) for value in found]
+    if not (is_whole and column.dtype.kind == "f"):
+        return values
+    try:
+        return [None if value is None else _whole(value) for value in values]
+    except ValueError as error:
+        raise AsyncUDFError(f"{what} is annotated int, and is a column of floats that has {error}") from None
+
+
+def _whole(value: float) -> int:
+    if not value.is_integer():  # nor is inf
+        raise ValueError(value)
+    return int(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as functions see those of columns: lists, dicts, and the classes of the standard library."""
+    match value:
+        case pd.Timestamp():
+            return value.to_pydatetime(warn=False)
+        case pd.Timedelta():
+            return value.to_pytimedelta()
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case tuple() if hasattr(value, "asDict"):  # a Row of Spark
+            return {name: _plain(item) for name, item in value.asDict().items()}
+        case _:
+            return _plain(value.tolist()) if hasattr(value, "tolist") else value  # NumPy's
+
+
+def as_pandas(array: pa.Array) -> Any:
+    """A Series, or a DataFrame for a struct. Whole numbers stay whole beside a NULL."""
+    if pa.types.is_struct(array.type):
+        return pd.DataFrame(
+            {field.name: as_pandas(part) for field, part in zip(array.type, array.flatten(), strict=True)}
+        )
+    return array.to_pandas(integer_object_nulls=True)
