@@ -252,6 +252,22 @@ def test_fan_out_joins_the_answers_of_both_services(run: Run) -> None:
     assert [(row["city"], row["function"]) for row in failed] == [("Rome", "air")]
 
 
+def test_cascade_asks_the_large_model_where_the_small_one_is_not_sure_and_as_far_as_its_budget_goes(run: Run) -> None:
+    answers, counts = tables(run("cascade"))
+
+    assert [row["model"] for row in answers if row["text"] in ("great", "awful")] == ["small", "small"]
+    assert {row["model"]: row["count"] for row in counts} == {"small": "2", "large": "3", "small, not sure": "1"}
+    assert all(row["label"] == "mixed" for row in answers if row["model"] == "large" and "," in row["text"])
+
+
+def test_incremental_calls_for_what_is_new_or_has_changed_and_once_for_each_text(run: Run) -> None:
+    printed = run("incremental")
+
+    assert numbers("day: # rows, # new or changed, # calls", printed) == [[3, 3, 3], [4, 2, 2], [5, 1, 0]]
+    (table,) = tables(printed)
+    assert [(row["id"], row["score"]) for row in table] == [("1", "4"), ("2", "7"), ("3", "4"), ("4", "3"), ("5", "3")]
+
+
 def test_paid_once_asks_for_each_airport_once(run: Run) -> None:
     rows = 2000
     dest = column("flights.csv.zip", "dest", rows)
