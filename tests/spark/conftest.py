@@ -38,6 +38,8 @@ CONFIG = {
     # Each query of the tests is a new one: to compile its expressions takes longer than to interpret them. The plans
     # are the same; the cluster and Spark Connect compile them.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Settings with which the same tests run once more, such as "spark.python.udf.pipelined.enabled=true".
+    **dict(one.split("=") for one in os.environ.get("ASYNCUDF_TEST_CONF", "").split(",") if one),
 }
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
