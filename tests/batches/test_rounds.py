@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -89,6 +90,25 @@ def test_dead_letters_are_read_again_too_by_a_parse_that_was_mended() -> None:
     assert errors(disk)[0]["type"] == "KeyError"
     progress = Process(disk, service, attempts=2, reparses=True).rounds()
     assert (len(values(disk)), progress.is_done, sum(part.outcome.failed for part in progress.parts)) == (25, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (math.nan, "gave a request that is no JSON: ValueError: Out of range float values"),
+        ("\ud800", "gave a request that is no JSON: UnicodeEncodeError"),
+        (None, "returned None, and no request"),
+    ],
+)
+def test_what_no_file_of_requests_can_have_is_a_dead_letter_and_not_the_end_of_its_job(
+    request_: Any, text: str
+) -> None:
+    service, disk = Service(), disk_of(range(3))
+    service.answer = lambda body: {"value": 1}
+    function = batch_function(lambda n: request_ if n == 1 else {"n": n}, "bigint", parse=double.parse)
+    Process(disk, service, function=function).rounds()
+    assert values(disk) == {0: 1, 2: 1}
+    assert text in errors(disk)[1]["message"]
 
 
 def test_half_a_file_is_fetched_again_and_what_stays_away_is_asked_again() -> None:
