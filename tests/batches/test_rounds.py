@@ -125,6 +125,23 @@ def test_half_a_file_is_fetched_again_and_what_stays_away_is_asked_again() -> No
     assert sum(service.billed.values()) == 13, "of three nobody has the answers"
 
 
+def test_what_stays_away_is_asked_again_too_where_each_look_is_a_process_of_its_own() -> None:
+    """As with a sensor that runs the command line."""
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.lines = lambda job, lines: lines[: 2 if job == "job-0" else None]
+    looks = [Process(disk, service).rounds(1).is_done for _ in range(6)]
+    assert (looks[-1], values(disk), service.fetched["job-0"]) == (True, DOUBLED, 4)
+
+
+def test_a_refusal_to_give_a_file_is_waited_for() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.step = _raising("fetch before", lambda: http.error_for(429))
+    assert not Process(disk, service).rounds(10).is_done
+    service.step = lambda name: None
+    assert Process(disk, service).rounds().attempt == 1
+    assert values(disk) == DOUBLED
+
+
 def test_answers_that_come_twice_in_any_order_and_of_others_count_once() -> None:
     service, disk = Service(5), disk_of(NUMBERS)
     service.lines = lambda job, lines: [
@@ -143,8 +160,13 @@ def test_a_file_that_cannot_be_read_ends_it_with_the_error_and_nothing_is_lost()
         raise ValueError("half a line")
 
     service.lines = lines
-    with pytest.raises(AsyncUDFError, match=r"part 00000-0000\d of attempt 1 of double cannot be fetched: half a line"):
+    text = r"part 00000-0000\d of attempt 1 of double cannot be fetched: ValueError: half a line"
+    with pytest.raises(AsyncUDFError, match=text):
         Process(disk, service).rounds()
+    for _ in range(3):
+        assert not Process(disk, service).rounds(1).is_done
+    with pytest.raises(AsyncUDFError, match=text):
+        Process(disk, service).rounds(1)
     service.lines = lambda job, found: found
     assert Process(disk, service).rounds().is_done
     assert set(service.billed.values()) == {1}
@@ -233,6 +255,26 @@ def test_the_weight_in_the_queue_stays_within_its_bound() -> None:
     Process(disk, service).rounds()
     assert len(values(disk)) == 20
     assert most[0] <= 5
+
+
+def test_a_part_that_was_made_for_a_larger_queue_goes_alone() -> None:
+    service, disk = Service(10, max_queued=8.0), disk_of(range(20))
+    service.ends = lambda job: "working"
+    assert not Process(disk, service).rounds(1).is_done
+    service.max_queued = 3.0
+    assert not Process(disk, service).rounds(2).is_done
+    assert len(service.jobs) == 1
+    service.ends = lambda job: "ended"
+    assert Process(disk, service).rounds().is_done
+
+
+@pytest.mark.parametrize(("answers", "text"), [("10", "not '10'"), (-1, "not -1"), (math.nan, "not nan")])
+def test_a_count_of_answers_that_is_none_names_the_service(answers: Any, text: str) -> None:
+    service, disk = Service(), disk_of(NUMBERS)
+    service.poll = lambda job: JobStatus("working", answers)  # type: ignore[method-assign]
+    with pytest.raises(AsyncUDFError, match=rf"job job-\d: OptionError: answers of a job must be a number .*{text}"):
+        Process(disk, service).rounds()
+    assert JobStatus("failed", 3.0, ValueError("why")) == JobStatus("failed", 3, "why")  # type: ignore[arg-type]
 
 
 def test_a_budget_holds_by_reservations_and_goes_on_with_what_answers_did_cost() -> None:

@@ -273,9 +273,11 @@ def settled(
         try:
             count = _fetched(work, over, requests, costs, spool) if over.job else 0
         except BaseException as error:
-            if Failure(error).is_no_rows_fault:
+            failure = Failure(error)
+            if failure.is_no_rows_fault:
                 raise
-            yield "", Result("trouble", None, dead_letter(work, error, over.attempt), False, (), None)
+            if failure.answer.refusal is None or failure.answer.quota is not None:  # others: the next round tries again
+                yield "", Result("trouble", None, dead_letter(work, error, over.attempt), False, (), None)
             return
         spool.seek(0)
         validate, answered = work.plan.result_validator(), set[Key]()
