@@ -101,3 +101,17 @@ def test_an_error_inside_ends_the_claim_and_so_does_a_journal_that_is_gone() -> 
     assert living(journal.events(), journal.written[0].at) == []
     with Owner(journal):
         journal.add = lambda events: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AsyncUDFError])
+def test_an_error_while_it_claims_takes_the_claim_back(error: type[BaseException]) -> None:
+    """In a notebook the process lives on: it would keep itself out."""
+    journal = Notes()
+
+    def events() -> list[Event]:
+        raise error
+
+    journal.events = events  # type: ignore[method-assign]
+    with pytest.raises(error), Owner(journal):
+        pass
+    assert living(journal.written, journal.written[0].at) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -91,6 +92,25 @@ def test_dead_letters_are_read_again_too_by_a_parse_that_was_mended() -> None:
     assert (len(values(disk)), progress.is_done, sum(part.outcome.failed for part in progress.parts)) == (25, True, 0)
 
 
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (math.nan, "gave a request that is no JSON: ValueError: Out of range float values"),
+        ("\ud800", "gave a request that is no JSON: UnicodeEncodeError"),
+        (None, "returned None, and no request"),
+    ],
+)
+def test_what_no_file_of_requests_can_have_is_a_dead_letter_and_not_the_end_of_its_job(
+    request_: Any, text: str
+) -> None:
+    service, disk = Service(), disk_of(range(3))
+    service.answer = lambda body: {"value": 1}
+    function = batch_function(lambda n: request_ if n == 1 else {"n": n}, "bigint", parse=double.parse)
+    Process(disk, service, function=function).rounds()
+    assert values(disk) == {0: 1, 2: 1}
+    assert text in errors(disk)[1]["message"]
+
+
 def test_half_a_file_is_fetched_again_and_what_stays_away_is_asked_again() -> None:
     service, disk = Service(5), disk_of(NUMBERS)
     service.lines = lambda job, lines: lines[: 2 if service.fetched[job] < 3 else None]
@@ -103,6 +123,23 @@ def test_half_a_file_is_fetched_again_and_what_stays_away_is_asked_again() -> No
     assert Process(disk, service).rounds().attempt == 2
     assert values(disk) == DOUBLED
     assert sum(service.billed.values()) == 13, "of three nobody has the answers"
+
+
+def test_what_stays_away_is_asked_again_too_where_each_look_is_a_process_of_its_own() -> None:
+    """As with a sensor that runs the command line."""
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.lines = lambda job, lines: lines[: 2 if job == "job-0" else None]
+    looks = [Process(disk, service).rounds(1).is_done for _ in range(6)]
+    assert (looks[-1], values(disk), service.fetched["job-0"]) == (True, DOUBLED, 4)
+
+
+def test_a_refusal_to_give_a_file_is_waited_for() -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    service.step = _raising("fetch before", lambda: http.error_for(429))
+    assert not Process(disk, service).rounds(10).is_done
+    service.step = lambda name: None
+    assert Process(disk, service).rounds().attempt == 1
+    assert values(disk) == DOUBLED
 
 
 def test_answers_that_come_twice_in_any_order_and_of_others_count_once() -> None:
@@ -123,8 +160,13 @@ def test_a_file_that_cannot_be_read_ends_it_with_the_error_and_nothing_is_lost()
         raise ValueError("half a line")
 
     service.lines = lines
-    with pytest.raises(AsyncUDFError, match=r"part 00000-0000\d of attempt 1 of double cannot be fetched: half a line"):
+    text = r"part 00000-0000\d of attempt 1 of double cannot be fetched: ValueError: half a line"
+    with pytest.raises(AsyncUDFError, match=text):
         Process(disk, service).rounds()
+    for _ in range(3):
+        assert not Process(disk, service).rounds(1).is_done
+    with pytest.raises(AsyncUDFError, match=text):
+        Process(disk, service).rounds(1)
     service.lines = lambda job, found: found
     assert Process(disk, service).rounds().is_done
     assert set(service.billed.values()) == {1}
@@ -213,6 +255,26 @@ def test_the_weight_in_the_queue_stays_within_its_bound() -> None:
     Process(disk, service).rounds()
     assert len(values(disk)) == 20
     assert most[0] <= 5
+
+
+def test_a_part_that_was_made_for_a_larger_queue_goes_alone() -> None:
+    service, disk = Service(10, max_queued=8.0), disk_of(range(20))
+    service.ends = lambda job: "working"
+    assert not Process(disk, service).rounds(1).is_done
+    service.max_queued = 3.0
+    assert not Process(disk, service).rounds(2).is_done
+    assert len(service.jobs) == 1
+    service.ends = lambda job: "ended"
+    assert Process(disk, service).rounds().is_done
+
+
+@pytest.mark.parametrize(("answers", "text"), [("10", "not '10'"), (-1, "not -1"), (math.nan, "not nan")])
+def test_a_count_of_answers_that_is_none_names_the_service(answers: Any, text: str) -> None:
+    service, disk = Service(), disk_of(NUMBERS)
+    service.poll = lambda job: JobStatus("working", answers)  # type: ignore[method-assign]
+    with pytest.raises(AsyncUDFError, match=rf"job job-\d: OptionError: answers of a job must be a number .*{text}"):
+        Process(disk, service).rounds()
+    assert JobStatus("failed", 3.0, ValueError("why")) == JobStatus("failed", 3, "why")  # type: ignore[arg-type]
 
 
 def test_a_budget_holds_by_reservations_and_goes_on_with_what_answers_did_cost() -> None:

@@ -138,7 +138,8 @@ class MemoryFolder:
             self._step("settle task done")
             self._write_results(wave, found)
             self._step("settle task written")
-            troubles += [(row["part"], row["error"]["message"]) for row in found if row["kind"] == "trouble"]
+            errors = [(row["part"], row["error"]) for row in found if row["kind"] == "trouble"]
+            troubles += [(name, f"{error['type']}: {error['message']}") for name, error in errors]
         return self._counts([row for name, row in self.disk.results if name == wave]), troubles
 
     def recount(self) -> list[Event]:

@@ -6,11 +6,14 @@ What the service may do meanwhile, and what is killed where, tests/batches tries
 import json
 import os
 import signal
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from aiohttp import web
 from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
@@ -27,6 +30,7 @@ from asyncudf import (
     submit,
 )
 from asyncudf.__main__ import main
+from asyncudf._batches.state import StateFolder
 from tests.kit.batch_services import Findable, Jobs, billing
 from tests.kit.drivers import driver, next_line
 from tests.kit.provider_batches import OpenAIServer, providing
@@ -213,7 +217,89 @@ def test_another_function_version_type_or_other_rows_are_an_error_that_names_bot
             submit(df, function, columns, service=Jobs(service.url), state=state)
     with pytest.raises(FunctionError, match="is of service 'Jobs', and this is service 'Findable'"):
         Submission.open(state, spark, service=Findable(service.url))
+    priced = [Budget(100, "USD", reserve=1), Budget(100, "tokens", reserve=1)]
+    with pytest.raises(FunctionError, match="is of budget 'none', and this is budget 'USD, tokens'"):
+        submit(rows, ask, "n", service=Jobs(service.url), state=state, budget=priced)
     assert len(service.jobs) == 3
+
+
+def test_rows_of_somebody_in_the_folder_are_left_as_they_are(spark, service, rows, tmp_path):
+    rows.write.parquet(str(tmp_path / "rows"))
+    for _ in range(2):
+        with pytest.raises(OptionError, match=r"has rows/ that no submission has written; take a new one"):
+            submit(rows, ask, "n", service=Jobs(service.url), state=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+    assert spark.read.parquet(str(tmp_path / "rows")).count() == 40
+
+
+def test_parts_that_a_killed_process_has_left_are_gone_in_a_session_that_keeps_them(
+    spark, service, rows, tmp_path, monkeypatch
+):
+    add = StateFolder.add
+
+    def killed(folder, events):
+        if any(event.kind == "formed" for event in events):
+            raise ConnectionError
+        add(folder, events)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFolder, "add", killed)
+        with pytest.raises(ConnectionError):
+            submit(rows, ask, "n", service=Jobs(service.url, 5), state=tmp_path / "state")
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        submit(rows, ask, "n", service=Jobs(service.url, 20), state=tmp_path / "state")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert sorted(body["n"] for job in service.jobs.values() for body in job.requests.values()) == list(range(25))
+
+
+class Here:
+    """Can be loaded in workers, and in this process until it is said to be gone."""
+
+    def __reduce__(self):
+        return here, ()
+
+
+def here():
+    if "GONE" in os.environ:
+        raise ModuleNotFoundError("No module named 'jobs'")
+    return Here()
+
+
+def test_what_is_given_need_not_be_loaded(spark, service, rows, tmp_path, monkeypatch):
+    submit(rows, ask, "n", service=Jobs(service.url, module=Here()), state=tmp_path / "state")
+    monkeypatch.setenv("GONE", "1")
+    text = r"the service Jobs of the state .* cannot be loaded here \(ModuleNotFoundError: .*; give service= to"
+    with pytest.raises(FunctionError, match=text):
+        Submission.open(tmp_path / "state", function=ask)
+    assert Submission.open(tmp_path / "state", service=Jobs(service.url)).wait().is_done
+
+
+def test_the_time_to_wait_may_be_shorter_than_that_between_two_looks(spark, service, rows, tmp_path, monkeypatch):
+    """A job is not accepted at the first look; the last one is at the end of the time."""
+    looks, now = iter([{"state": "queued", "answers": 0}] * 2), [0.0]
+
+    def disturb(step, pid):
+        told = next(looks, None) if step == "poll before" else None
+        return None if told is None else web.json_response(told)
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    service.disturb = disturb
+    clock = SimpleNamespace(**{**vars(time), "monotonic": lambda: now[0], "sleep": sleep})
+    monkeypatch.setattr("asyncudf._batches.submission.time", clock)
+    submit(rows, ask, "n", service=Jobs(service.url, 20, poll_every=600.0), state=tmp_path / "state", timeout=30)
+    assert now == [30.0]
+
+
+@pytest.mark.skipif(not hasattr(sf, "collate"), reason="this Spark has no collations")
+def test_columns_may_have_collations(spark, service, rows, tmp_path):
+    rows = rows.selectExpr("*", "collate('a', 'UNICODE_CI') AS letter")
+    submission = submit(rows, ask, "n", service=Jobs(service.url), state=tmp_path / "state")
+    submission.wait()
+    assert submission.collect().schema["letter"].dataType == rows.schema["letter"].dataType
 
 
 def test_mistakes_are_errors_before_anything_is_written(spark, service, rows, tmp_path):

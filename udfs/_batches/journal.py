@@ -81,6 +81,7 @@ class Part:
         self.intended_at = 0.0
         self._intents: Counter[int] = Counter()
         self._sent: dict[int, Event] = {}
+        self._troubles: Counter[tuple[str, int]] = Counter()
         self._reruns = 0
         self._settled: Event | None = None
 
@@ -93,6 +94,8 @@ class Part:
                 self.intended_at = max(self.intended_at, event.at)
             case "sent":
                 self._sent.setdefault(event.turn, event)
+            case "unclear" | "trouble":
+                self._troubles[event.kind, event.turn] += 1
             case "refused":
                 self.turn = max(self.turn, event.turn + 1)
             case "settled" if self._settled is None or (self._settled.ok, self._settled.at) <= (event.ok, event.at):
@@ -109,6 +112,11 @@ class Part:
     @property
     def job(self) -> str:
         return self._sent[self.turn].job if self.turn in self._sent else ""
+
+    @property
+    def troubles(self) -> int:
+        """How often in this turn it could not be sent or, once it is sent, its job could not be fetched."""
+        return self._troubles["trouble" if self.turn in self._sent else "unclear", self.turn]
 
     @property
     def outcome(self) -> Event:

@@ -60,6 +60,16 @@ class Owner:
         self._beats: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        try:
+            self._claim()
+        except BaseException:  # a journal that cannot be read, or Ctrl-C: this process lives on
+            self._release()
+            raise
+        self._beats = threading.Thread(target=self._beat, daemon=True, name="asyncudf-batches")
+        self._beats.start()
+        return self
+
+    def _claim(self) -> None:
         for tries in range(1, TRIES + 1):
             began = self._clock()
             self._write("claim", json.dumps(_this_process()))
@@ -67,19 +77,19 @@ class Owner:
             others = living(self.events, self._clock(), but=self.id)
             if not others:
                 break
-            self._write("release")
             # One that was there before goes on. Of two that began together each sees the other: both try again.
             before = [claim for claim in others if claim.at < began - 5]
             if before or tries == TRIES:
                 raise AsyncUDFError(_text(self._journal.path, (before or others)[0]))
+            self._release()
             self._ended.wait(random.uniform(0.1, 0.5 * tries))
             self.id = uuid.uuid4().hex
-        self._beats = threading.Thread(target=self._beat, daemon=True, name="asyncudf-batches")
-        self._beats.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._release()
+
+    def _release(self) -> None:
         with contextlib.suppress(Exception):  # Spark may have ended; then the claim ends with the process
             self._write("release")
 

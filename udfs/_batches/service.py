@@ -65,6 +65,11 @@ class JobStatus:
         except ValueError:
             known = ", ".join(repr(one.value) for one in JobState)
             raise OptionError(f"the state of a job must be one of {known}, not {safe_repr(self.state)}") from None
+        if self.answers is not None:
+            if not is_number(self.answers) or self.answers < 0:
+                raise OptionError(f"answers of a job must be a number of 0 or more, not {safe_repr(self.answers)}")
+            object.__setattr__(self, "answers", int(self.answers))
+        object.__setattr__(self, "error", str(self.error or ""))  # clients have objects here
 
 
 class BatchRequest(NamedTuple):

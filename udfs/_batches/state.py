@@ -36,6 +36,8 @@ from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTas
 AT_TASK_END = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 # Parquet looks at its memory after a hundred rows, which may have a megabyte each.
 LARGE_ROWS = {"parquet.block.size": 2**25, "parquet.block.size.row.check.min": 8, "parquet.page.size.row.check.min": 8}
+# A session may be set to keep the parts that a killed process has left, beside those that are written anew.
+WHOLE = {"partitionOverwriteMode": "static"}
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # from Spark 4.1 on
 PARTS_AT_ONCE = 64  # in one Spark job
@@ -99,15 +101,24 @@ class StateFolder:
         except Exception:  # Spark Connect has no context
             return 4
 
+    def check_free(self) -> None:
+        """Raises OptionError if somebody has files where a new state would write its own."""
+        if self._is_there("journal"):
+            return
+        for table in ("rows", "parts", "results"):
+            if self._is_there(table):
+                raise OptionError(
+                    f"the folder {self.path} has {table}/ that no submission has written; take a new one as the state"
+                )
+
     # Journal.
 
     def events(self) -> list[Event]:
         """The journal; empty if it is not there."""
         try:
-            lines = [] if self._is_absent("journal") else self._text(self._at("journal"))
+            lines = self._text(self._at("journal")) if self._is_there("journal") else []
         except Exception as error:
-            self._check_absent(error)
-            return []
+            raise AsyncUDFError(f"the state {self.path} cannot be read: {str(error).splitlines()[0]}") from error
         return [Event.from_json(event) for line in lines for event in line.split(BETWEEN)]
 
     def add(self, events: Sequence[Event]) -> None:
@@ -172,7 +183,7 @@ class StateFolder:
         place = f"{self._at('parts')}/attempt={task.attempt}"
         with self._settings():
             parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
-            parts.write.options(**LARGE_ROWS).mode("overwrite").partitionBy("part").parquet(place)
+            parts.write.options(**LARGE_ROWS, **WHOLE).mode("overwrite").partitionBy("part").parquet(place)
         sums = [sf.count(sf.lit(1)).alias("requests"), sf.sum("weight").alias("weight"), *self._sum_of_costs("costs")]
         planned = self._load(place, self._part_schema()).groupBy("part").agg(*sums)
         return [
@@ -208,8 +219,9 @@ class StateFolder:
         frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
         self._write_results(frame.mapInArrow(task, self._result_schema()), place)
         written = self._load(place, self._result_schema())
-        troubles = written.where(sf.col("kind") == "trouble").select("part", "error.message").collect()
-        return self._counts(written, _rank("kind")), [(row["part"], row["message"]) for row in troubles]
+        troubles = written.where(sf.col("kind") == "trouble").select("part", "error.type", "error.message").collect()
+        errors = [(row["part"], f"{row['type']}: {row['message']}") for row in troubles]
+        return self._counts(written, _rank("kind")), errors
 
     def recount(self) -> list[Event]:
         """What came of each part that has results."""
@@ -233,15 +245,9 @@ class StateFolder:
     def results(self) -> DataFrame:
         """All results, of all attempts."""
         schema = spark.StructType([*self._result_schema().fields, spark.StructField("wave", spark.StringType())])
-        if self._is_absent("results"):  # Spark logs a warning with a long trace
-            return self.session.createDataFrame([], schema)
-        try:
-            frame = self._load(self._at("results"), schema)
-            frame.schema  # noqa: B018 - Spark Connect looks for the table only now
-            return frame
-        except Exception as error:
-            self._check_absent(error)
-            return self.session.createDataFrame([], schema)
+        if self._is_there("results"):
+            return self._load(self._at("results"), schema)
+        return self.session.createDataFrame([], schema)
 
     def final(self, kind: str) -> DataFrame:
         """The `value` and `error` of each request that is done, and has this kind in the end."""
@@ -342,15 +348,16 @@ class StateFolder:
         except Exception:
             return None
 
-    def _is_absent(self, table: str) -> bool:
-        """Whether a table is known to be not there."""
-        hadoop = self._hadoop()
-        return hadoop is not None and not hadoop[1].exists(hadoop[0](self._at(table)))
-
-    def _check_absent(self, error: Exception) -> None:
-        """Raises AsyncUDFError for an error that does not only say that nothing is there."""
-        if not is_missing(error):
-            raise AsyncUDFError(f"the state {self.path} cannot be read: {str(error).splitlines()[0]}") from error
+    def _is_there(self, table: str) -> bool:
+        if hadoop := self._hadoop():  # without it Spark logs a warning with a long trace
+            return bool(hadoop[1].exists(hadoop[0](self._at(table))))
+        try:
+            self.session.read.options(**LITERAL_PATH).text(self._at(table)).schema  # noqa: B018 - Spark looks only now
+            return True
+        except Exception as error:
+            if is_missing(error):
+                return False
+            raise
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -165,6 +166,7 @@ def submit(
     span = optional(seconds)(timeout, "timeout")
     store = optional(result_store)(store, "store")
     made.submitted(folder, made.manifest(df.schema, names, uuid.uuid4().hex[:12]), store)  # plan errors before anything
+    folder.check_free()
     with Owner(folder) as owner:
         found = _manifest(owner.events)
         manifest = found or made.manifest(df.schema, names, uuid.uuid4().hex[:12])
@@ -244,9 +246,7 @@ class Submission:
                 f"nothing was submitted with the state {folder.path}; submit(df, ..., state=...) does so"
             )
         parts: dict[str, Any] = {"function": function, "service": service, "budget": budget}
-        if None in parts.values():
-            kept = _unpickled(found, folder.path, [name for name, value in parts.items() if value is None])
-            parts = {name: kept[name] if value is None else value for name, value in parts.items()}
+        parts |= _unpickled(found, folder.path, [name for name, part in parts.items() if part is None])
         checked = check_function(parts["function"]), check_service(parts["service"]), _budgets(parts["budget"])
         made = _Declared(*checked, found["attempts"])
         made.check(found, folder.path)
@@ -265,7 +265,7 @@ class Submission:
         """Fetch what is over and submit again what has to be, until each row has a result or is a dead letter.
 
         Args:
-            timeout: seconds after which to return at the latest; 0 for one round; None: none.
+            timeout: seconds after which to look for the last time; 0 for one look; None: none.
             poll_every: seconds between two looks at the jobs; those of the service unless given.
             progress: print a line to the error stream when something has changed.
 
@@ -351,11 +351,12 @@ class Submission:
             if writer.progress.is_done or (not for_all and writer.is_accepted):
                 return status
             pause = writer.pause if every is None else min(every, writer.pause)
-            if end is not None and time.monotonic() + pause > end:
-                if not for_all:
-                    raise AsyncTimeoutError(f"not all requests were taken within {span:g} s: {status!r}")
+            left = math.inf if end is None else end - time.monotonic()
+            if left <= 0 and not for_all:
+                raise AsyncTimeoutError(f"not all requests were taken within {span:g} s: {status!r}")
+            if left <= 0:
                 return status
-            time.sleep(pause)
+            time.sleep(min(pause, left))
 
     def _status(self, progress: Progress, told: Mapping[Any, str]) -> SubmissionStatus:
         jobs, requests = Counter[str](), Counter[str]()
@@ -424,9 +425,10 @@ class _Declared:
             "function": key_name(self.function.spec.function),
             "version": self.function.options.version or "1",
             "service": type_name(self.service),
-            "schema": json.loads(schema.json()),
+            "schema": schema.json(),
             "positions": list(positions),
             "type": type_text(self._planned(schema, positions, None)[0].declared),
+            "budget": ", ".join(budget.unit for budget in self.budgets) or "none",
             "attempts": self.attempts,
             "rows": 0,
             "requests": 0,
@@ -438,7 +440,7 @@ class _Declared:
         Raises:
             FunctionError: a type or a function that cannot be sent to the executors, or columns of one name.
         """
-        schema, positions = spark.StructType.fromJson(manifest["schema"]), manifest["positions"]
+        schema, positions = _schema(manifest), manifest["positions"]
         plan, value = self._planned(schema, positions, store)
         check_function_picklable(f"parse of {plan.spec.name}", self.function.parse)
         joined_schema(schema.fields, result_fields(plan, value), plan.spec.name)
@@ -455,11 +457,11 @@ class _Declared:
     def check(
         self, manifest: Mapping[str, Any], path: str, columns: Sequence[str] | None = None, schema: Any = None
     ) -> None:
-        """Raises FunctionError for a state of another function, version, type, or of rows with another schema."""
-        kept = spark.StructType.fromJson(manifest["schema"])
+        """Raises FunctionError for a state of another function, version, type or budget, or of other columns."""
+        kept = _schema(manifest)
         given = kept if schema is None else schema
         own = self.manifest(given, columns or [kept.names[position] for position in manifest["positions"]], "")
-        for name in ("function", "version", "type", "service"):
+        for name in ("function", "version", "type", "service", "budget"):
             if own[name] != manifest[name]:
                 raise FunctionError(
                     f"the state {path} is of {name} {manifest[name]!r}, and this is {name} {own[name]!r}: take another "
@@ -471,10 +473,10 @@ class _Declared:
                 f"{given.simpleString()}, or the function reads others of them: take another state for them"
             )
 
-    def pickled(self) -> str:
-        """What `open` needs, as a text."""
+    def pickled(self) -> dict[str, str]:
+        """What `open` needs, each as a text: what is given to it need not be loaded."""
         parts = {"function": self.function, "service": self.service, "budget": self.budgets}
-        return base64.b64encode(_dumps(parts)).decode()
+        return {name: base64.b64encode(_dumps(part)).decode() for name, part in parts.items()}
 
 
 def _manifest(events: Sequence[Event]) -> dict[str, Any] | None:
@@ -483,16 +485,24 @@ def _manifest(events: Sequence[Event]) -> dict[str, Any] | None:
     return json.loads(min(found, key=lambda event: event.at).text) if found else None
 
 
-def _unpickled(manifest: Mapping[str, Any], path: str, missing: Sequence[str]) -> Mapping[str, Any]:
-    try:
-        kept: Mapping[str, Any] = _loads(base64.b64decode(manifest["pickled"]))
-        return kept
-    except Exception as error:  # a module that is not here, or another version of Python or of the module
-        raise FunctionError(
-            f"the function {manifest['function']} and the service {manifest['service']} of the state {path} cannot be "
-            f"loaded here ({type_name(error)}: {error}); give {', '.join(f'{name}=' for name in missing)} to "
-            "Submission.open"
-        ) from error
+def _schema(manifest: Mapping[str, Any]) -> spark.StructType:
+    return spark.StructType.fromJson(json.loads(manifest["schema"]))
+
+
+def _unpickled(manifest: Mapping[str, Any], path: str, names: Sequence[str]) -> dict[str, Any]:
+    parts, errors = dict[str, Any](), dict[str, Exception]()
+    for name in names:
+        try:
+            parts[name] = _loads(base64.b64decode(manifest["pickled"][name]))
+        except Exception as error:  # a module that is not here, or another version of Python or of the module
+            errors[name] = error
+    if not errors:
+        return parts
+    first = next(iter(errors.values()))
+    raise FunctionError(
+        f"{' and '.join(f'the {name} {manifest[name]}' for name in errors)} of the state {path} cannot be loaded here "
+        f"({type_name(first)}: {first}); give {', '.join(f'{name}=' for name in errors)} to Submission.open"
+    ) from first
 
 
 def _budgets(budget: Any) -> tuple[Budget, ...]:

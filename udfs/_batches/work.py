@@ -133,10 +133,12 @@ class Requests:
             request = check_awaited(name, self._request(*copied(arguments)))
         finally:
             CURRENT_CALL.reset(token)
+        if request is None:  # most services reject a whole job with such a request
+            raise ResultError(f"{name} returned None, and no request")
         try:
-            body = json.dumps(request, ensure_ascii=False, separators=(",", ":"))
+            body = json.dumps(request, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             size = len(body.encode())
-        except (TypeError, ValueError) as error:  # also for half a pair of surrogates, which no file can have
+        except (TypeError, ValueError) as error:  # also for NaN and half a pair of surrogates
             raise ResultError(f"{name} gave a request that is no JSON: {error_text(error)}") from None
         service = work.service
         weight = 0.0 if service.max_queued is None else given_number(service.weight(request), "weight of a service")
@@ -271,9 +273,11 @@ def settled(
         try:
             count = _fetched(work, over, requests, costs, spool) if over.job else 0
         except BaseException as error:
-            if Failure(error).is_no_rows_fault:
+            failure = Failure(error)
+            if failure.is_no_rows_fault:
                 raise
-            yield "", Result("trouble", None, dead_letter(work, error, over.attempt), False, (), None)
+            if failure.answer.refusal is None or failure.answer.quota is not None:  # others: the next round tries again
+                yield "", Result("trouble", None, dead_letter(work, error, over.attempt), False, (), None)
             return
         spool.seek(0)
         validate, answered = work.plan.result_validator(), set[Key]()

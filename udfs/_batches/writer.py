@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -31,7 +30,7 @@ from .work import OverJob, Work
 
 logger = logging.getLogger("asyncudf")
 
-MOST_TROUBLES = 3  # of a job that cannot be sent or fetched, one after another
+TRIES = 4  # to send or to fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
 QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
 LONGEST_PAUSE = 60.0  # seconds, after a service did not answer
@@ -105,7 +104,6 @@ class Writer:
         self._folder, self._work = submitted.folder, submitted.work
         self._events = owner.events
         self._is_fresh = True
-        self._troubles: Counter[PartId] = Counter()
         self._send_at = 0.0
         self.progress = submitted.progress(self._events)
         if lost := self.progress.of("intent"):
@@ -202,7 +200,8 @@ class Writer:
         for part in unsent[:most]:
             is_counted = part.state == "intent"
             queued += 0.0 if is_counted else part.weight
-            if service.max_queued is not None and queued > service.max_queued:
+            # A part that was made for a larger bound goes alone.
+            if service.max_queued is not None and queued > max(service.max_queued, part.weight):
                 break
             if not (is_counted and service.can_find):
                 committed = [have + cost for have, cost in zip(committed, part.planned_costs, strict=True)]
@@ -234,22 +233,23 @@ class Writer:
         for event in events:
             id_ = (attempt, event.part)
             if event.kind == "sent":
-                self._troubles.pop(id_, None)
                 continue
             if not event.weight:
                 key = self._work.job_key(*id_, event.turn)
                 raise AsyncUDFError(f"the service has not taken job {key}: {event.text}")
             pause = event.weight
             if event.kind == "unclear":
-                self._trouble(id_, f"cannot be sent: {event.text}")
-                pause = min(LONGEST_PAUSE, self._work.service.poll_every, float(2 ** self._troubles[id_]))
+                tries = self._trouble(id_, f"cannot be sent: {event.text}")
+                pause = min(LONGEST_PAUSE, self._work.service.poll_every, float(2**tries))
             self._send_at = max(self._send_at, time.monotonic() + pause)
 
-    def _trouble(self, id_: PartId, text: str) -> None:
-        self._troubles[id_] += 1
+    def _trouble(self, id_: PartId, text: str) -> int:
+        """Returns the number of the try, after the last of which this raises AsyncUDFError."""
         logger.warning("part %s of attempt %d %s", id_[1], id_[0], text)
-        if self._troubles[id_] > MOST_TROUBLES:
+        tries = next(part.troubles for part in self.progress.parts if part.id == id_) % TRIES
+        if tries == 0:
             raise AsyncUDFError(f"part {id_[1]} of attempt {id_[0]} of {self._work.name} {text}")
+        return tries
 
     # Settling.
 
@@ -279,8 +279,10 @@ class Writer:
             )
             events, troubles = self._folder.settle(wave[0].attempt, task)
             self._add_settled(events)
+            parts = {part.name: part for part in sent if part.attempt == wave[0].attempt}
+            self._add([_about(parts[name], "trouble", text=text) for name, text in troubles])
             for name, text in troubles:
-                self._trouble((wave[0].attempt, name), f"cannot be fetched: {text}")
+                self._trouble(parts[name].id, f"cannot be fetched: {text}")
 
     def _never_sent(self) -> list[Part]:
         unsettled = self.progress.of("planned", "intent")
@@ -288,7 +290,7 @@ class Writer:
 
     def _over(self, part: Part, state: JobState, answers: int | None = None, error: str = "") -> OverJob:
         is_last = self.progress.is_cancelled or part.attempt >= self._work.attempts
-        if self._troubles[part.id] >= MOST_TROUBLES:  # what the service gives is all that there is
+        if part.troubles % TRIES == TRIES - 1:  # what the service gives is all that there is
             answers = None
         return OverJob(part.attempt, part.name, part.job, state, answers, error, is_last)
 
