@@ -12,13 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from asyncudf import (
-    AsyncFunction,
-    AsyncStream,
-    async_pandas_udf,
-    ordered_wait,
-    unordered_wait,
-)
+from asyncudf import AsyncFunction, AsyncStream, async_pandas_udf, ordered_wait, unordered_wait
 
 pytestmark = pytest.mark.spark
 

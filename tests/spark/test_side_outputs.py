@@ -111,13 +111,7 @@ def test_a_tag_may_have_columns_of_any_type(spark, stream_of, conf):
         (stream.side_output(tag), stream.side_output(parsed)),
     ):
         found = anything.select("s.m", "a", "b", "d", sf.unix_seconds("s.at")).first()
-        assert found == (
-            {"k": [1, None]},
-            [(VALUE["a"][0]["x"],), None],
-            b"\0",
-            VALUE["d"],
-            int(MOMENT.timestamp()),
-        )
+        assert found == ({"k": [1, None]}, [(VALUE["a"][0]["x"],), None], b"\0", VALUE["d"], int(MOMENT.timestamp()))
         assert tuples(other) == [(None, ["x"])]
 
 

@@ -43,10 +43,7 @@ COLUMNS = {
     "span": ("INTERVAL '1 02:03:04.000005' DAY TO SECOND", "timedelta 1 day, 2:03:04.000005"),
     "array_": ("ARRAY(9007199254740993, NULL, 1)", "list [int 9007199254740993, None, int 1]"),
     "arrays": ("ARRAY(ARRAY('a'), NULL, ARRAY())", "list [list [str 'a'], None, list []]"),
-    "times": (
-        "ARRAY(TIMESTAMP'2024-11-03 06:30:00Z', NULL)",
-        "list [aware datetime 2024-11-03T06:30:00, None]",
-    ),
+    "times": ("ARRAY(TIMESTAMP'2024-11-03 06:30:00Z', NULL)", "list [aware datetime 2024-11-03T06:30:00, None]"),
     "map_": ("MAP('a', NULL, 'b', 9007199254740993)", "dict {str 'a': None, str 'b': int 9007199254740993}"),
     "by_int": (
         "MAP(1, NAMED_STRUCT('blob', X'01', 'at', TIMESTAMP'2024-11-03 06:30:00Z'))",
