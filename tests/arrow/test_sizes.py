@@ -37,10 +37,7 @@ VALUES: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
         pa.list_(pa.struct([("n", pa.int64()), ("text", pa.string())])),
         lambda n: [{"n": n + 1_000 + i, "text": f"{n:020}"} for i in range(5)],
     ),
-    "maps": (
-        pa.map_(pa.string(), pa.int64()),
-        lambda n: [(f"key {n} {i}", n + i + 1_000) for i in range(20)],
-    ),
+    "maps": (pa.map_(pa.string(), pa.int64()), lambda n: [(f"key {n} {i}", n + i + 1_000) for i in range(20)]),
 }
 
 

@@ -100,12 +100,7 @@ SETTINGS = 'echo "    java.specification.version = %s" >&2'
         ("4.2.0", SETTINGS % 25, "ok", "Java 25 ("),
         ("3.5.5", SETTINGS % "1.8", "warn", "is Java 8; Spark 3.5.5 is tested with 17, 21"),
         ("", SETTINGS % 17, "ok", "Java 17 ("),
-        (
-            "4.1.0",
-            "echo 'Unable to locate\na Java Runtime.' >&2; exit 1",
-            "fail",
-            "cannot be used: Unable to locate a",
-        ),
+        ("4.1.0", "echo 'Unable to locate\na Java Runtime.' >&2; exit 1", "fail", "cannot be used: Unable to locate a"),
         ("4.1.0", "exit 4", "fail", "cannot be used: it ends with status 4"),
     ],
 )

@@ -12,15 +12,7 @@ import aiohttp
 import pandas as pd
 import pytest
 
-from asyncudf import (
-    AsyncFunction,
-    AsyncUDFError,
-    CircuitBreaker,
-    FatalError,
-    ResultFuture,
-    RetryStrategy,
-    http,
-)
+from asyncudf import AsyncFunction, AsyncUDFError, CircuitBreaker, FatalError, ResultFuture, RetryStrategy, http
 from asyncudf.testing import MemoryStore, VirtualClockLoop, run_rows
 
 WAY_OUT = r"event loop.*per task, with resources= or in AsyncFunction\.open"

@@ -146,10 +146,7 @@ REDACTED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda redact: chain(lambda s: s.map(lambda row: row, "int"), redact),
         "map failed, partition 0, for the input <redacted: str>: map returned a dict: declared int32",
     ),
-    "a flat_map": (
-        lambda redact: chain(lambda s: s.flat_map(lambda row: row["name"]), redact),
-        "not a str",
-    ),
+    "a flat_map": (lambda redact: chain(lambda s: s.flat_map(lambda row: row["name"]), redact), "not a str"),
     "a filter": (
         lambda redact: chain(lambda s: s.filter(lambda row: row["age"]), redact),
         "filter failed, partition 0, for the input <redacted: str>: KeyError: 'age'",

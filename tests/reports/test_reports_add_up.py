@@ -12,16 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import (
-    DEAD_LETTERS,
-    AsyncUDFError,
-    Budget,
-    CircuitBreaker,
-    RateLimit,
-    RetryStrategy,
-    RuntimeContext,
-    http,
-)
+from asyncudf import DEAD_LETTERS, AsyncUDFError, Budget, CircuitBreaker, RateLimit, RetryStrategy, RuntimeContext, http
 from asyncudf._observe.function_metrics import SinkRows
 from asyncudf._observe.reports.manifest import manifest
 from asyncudf._observe.reports.progress import ProgressTracker, Snapshot, line

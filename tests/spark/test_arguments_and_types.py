@@ -7,14 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as spark_types
 
-from asyncudf import (
-    AsyncFunction,
-    AsyncStream,
-    OutputTag,
-    RuntimeContext,
-    async_pandas_udf,
-    ordered_wait,
-)
+from asyncudf import AsyncFunction, AsyncStream, OutputTag, RuntimeContext, async_pandas_udf, ordered_wait
 from tests.kit.frames import from_ddl
 
 pytestmark = pytest.mark.spark

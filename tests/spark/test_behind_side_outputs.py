@@ -35,17 +35,6 @@ def fallback(journal):
     return fallback
 
 
-def test_operators_go_on_behind_a_side_output(spark, stream_of, journal, primary, fallback):
-    main = stream_of(spark.range(0, 6, 1, 2)).unordered_wait(primary)
-    lost = main.side_output(DEAD_LETTERS).filter(lambda row: row["error"]["type"] == "ConnectionError")
-    repaired = lost.unordered_wait(fallback)
-    assert repaired.columns == ["id", "error", "got"]
-    together = main.to_df().union(repaired.select("id", "got"))
-    assert sorted(tuples(together)) == [(i, f"{'fallback' if i % 2 else 'primary'} {i}") for i in range(6)]
-    assert main.count() == 3
-    assert (journal.count("primary"), journal.count("fallback")) == (6, 3)
-
-
 def test_operators_behind_a_side_output_are_collected_with_the_rest(spark, stream_of, journal, primary, fallback):
     main = stream_of(spark.range(0, 6, 1, 2)).ordered_wait(primary)
     lost = main.side_output(DEAD_LETTERS)

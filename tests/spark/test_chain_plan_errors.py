@@ -7,14 +7,7 @@ import threading
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import (
-    AsyncStream,
-    FunctionError,
-    OptionError,
-    OutputTag,
-    async_pandas_udf,
-    ordered_wait,
-)
+from asyncudf import AsyncStream, FunctionError, OptionError, OutputTag, async_pandas_udf, ordered_wait
 from tests.kit.spark_functions import Passes
 
 pytestmark = pytest.mark.spark

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from asyncudf._limits.coordinator_server import CoordinatorServer
 from tests.kit.drivers import SharedDriver, driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
@@ -50,34 +51,6 @@ def tasks(url: str) -> int:
         return int(connection.get("tasks") or 0)  # type: ignore[arg-type]
 
 
-def test_the_server_ends_with_its_session_and_a_killed_driver(until: Any) -> None:
-    """A stopped session's is closed, the next one has its own. kill -9, with a job that runs and a forked child."""
-    program = """
-for _ in range(2):
-    spark = session(SparkSession.builder.master("local[2]"))
-    url = coordinator_url(None)
-    tell(url)
-    sys.stdin.readline()
-    if _ == 0:
-        spark.stop()
-run(spark, url)
-if os.fork() == 0:
-    time.sleep(300)
-time.sleep(300)
-"""
-    with driver(WAITS + program) as started:
-        first = next_line(started)
-        assert is_there(first)
-        print(file=started.stdin, flush=True)
-        second = next_line(started)
-        until(lambda: not is_there(first), "the server of the stopped session is gone")
-        assert is_there(second)
-        print(file=started.stdin, flush=True)
-        until(lambda: tasks(second) == 2, "both tasks run")
-        os.kill(started.pid, signal.SIGKILL)
-        until(lambda: not is_there(second), "the server is gone")
-
-
 def test_spark_connect_in_this_process_shares_one(connect: SharedDriver) -> None:
     """`remote("local[2]")`: its workers are here, and the calls of both tasks count together."""
     program = """
@@ -97,11 +70,27 @@ def shown_in(password: str, data: bytes) -> bool:
     return any(part in text or ", ".join(str(ord(one)) for one in part) in text for part in parts)
 
 
-def test_the_password_is_in_no_plan_and_no_event_log(tmp_path: Path) -> None:
-    """Nor on Spark's pages, in a file of Spark's, in a log, or in what other processes show of themselves."""
-    program = f"""
+# One application after the other in a process, and one in a process that was forked off before. Of the first there is
+# all that Spark writes and shows; the last one runs a job, and has forked, when it is killed.
+APPLICATIONS = """
 import urllib.request
-folder = {str(tmp_path)!r}
+folder, shared = sys.argv[1:]
+
+@async_pandas_udf("long", max_calls=8, coordinator=shared)
+async def call(id: int) -> int:
+    return id
+
+def five_calls_in_each_query(spark):
+    assert len(spark.range(0, 5, 1, 1).select(call("id")).collect()) == 5
+    assert spark.range(0, 5, 1, 1).select(call("id")).rdd.count() == 5  # no SQL query, a stage
+
+def local():
+    return session(SparkSession.builder.master("local[2]"))
+
+if (child := os.fork()) == 0:
+    five_calls_in_each_query(local())
+    os._exit(0)
+
 os.mkdir(folder + "/events")
 builder = SparkSession.builder.master("local[2]").config("spark.eventLog.enabled", "true").config(
     "spark.eventLog.dir", "file://" + folder + "/events").config("spark.eventLog.compress", "false").config(
@@ -119,21 +108,45 @@ class Passes:
 
 frame = spark.range(0, 10, 1, 2).mapInArrow(Passes(url), "id bigint")
 frame.collect()
+five_calls_in_each_query(spark)
 plan = frame._jdf.queryExecution()
 pages = [plan.toString(), plan.logical().toJSON(), plan.executedPlan().toJSON(), repr([url])]
 for path in ("environment/", "SQL/execution/?id=0", "stages/stage/?id=0&attempt=0", "jobs/job/?id=0"):
     pages.append(urllib.request.urlopen(spark.sparkContext.uiWebUrl + "/" + path).read().decode())
 for number, page in enumerate(pages):
-    with open(f"{{folder}}/page{{number}}", "w") as file:
+    with open(f"{folder}/page{number}", "w") as file:
         file.write(page)
+assert os.waitpid(child, 0)[1] == 0
 tell("done")
 sys.stdin.readline()
 spark.stop()
-tell("stopped")
+
+spark = local()
+five_calls_in_each_query(spark)
+url = coordinator_url(None)
+tell(url)
+sys.stdin.readline()
+run(spark, url)
+if os.fork() == 0:
+    time.sleep(300)
+time.sleep(300)
 """
-    with (tmp_path / "log").open("w") as log, driver(WAITS + program, stderr=log) as started:
-        password = urlsplit(next_line(started)).password
+
+
+def test_each_application_has_its_own_which_is_shown_nowhere_and_ends_with_it(tmp_path: Path, until: Any) -> None:
+    """Its password is in no plan, event log, page, file or log of Spark, nor in what processes show of themselves.
+
+    With a server of the user's, applications count for themselves.
+    """
+    with (
+        (tmp_path / "log").open("w") as log,
+        contextlib.closing(CoordinatorServer()) as shared,
+        driver(WAITS + APPLICATIONS, tmp_path, shared.url, stderr=log) as started,
+    ):
+        first = next_line(started)
+        password = urlsplit(first).password
         assert password is not None
+        assert is_there(first)
         assert next_line(started) == "done"
         for path in Path("/proc").glob("[0-9]*"):
             for name in ("cmdline", "environ"):
@@ -141,10 +154,18 @@ tell("stopped")
                     assert not shown_in(password, (path / name).read_bytes()), path
         assert files_with(password, tmp_path) == []
         print(file=started.stdin, flush=True)
-        assert next_line(started) == "stopped"
-    assert len(list(tmp_path.glob("page*"))) == 8
-    assert list(tmp_path.glob("events/*"))
-    assert files_with(password, tmp_path) == []
+        second = next_line(started)
+        until(lambda: not is_there(first), "the server of the stopped application is gone")
+        assert is_there(second)
+        assert len(list(tmp_path.glob("page*"))) == 8
+        assert list(tmp_path.glob("events/*"))
+        assert files_with(password, tmp_path) == []
+        print(file=started.stdin, flush=True)
+        until(lambda: tasks(second) == 2, "both tasks run")
+        os.kill(started.pid, signal.SIGKILL)
+        until(lambda: not is_there(second), "the server is gone")
+        with redis.Redis.from_url(shared.url) as connection:
+            assert len(connection.keys("*:budget:*")) == 6, "one for each query of an application"  # type: ignore[arg-type]
 
 
 def files_with(password: str, folder: Path) -> list[Path]:

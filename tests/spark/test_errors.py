@@ -8,9 +8,7 @@ import threading
 
 import pytest
 
-from asyncudf import (
-    async_pandas_udf,
-)
+from asyncudf import async_pandas_udf
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,6 @@ import pytest
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.pages import figures_in, read_page
 from tests.kit.programs import run_program
-from tests.kit.standalone import StandaloneCluster
 
 airportsdata = pytest.importorskip("airportsdata")  # of the extra "examples", without which no example runs
 
@@ -47,29 +46,6 @@ def run(spark: Any, tmp_path: Path) -> Run:
         printed = run_program(spark, target, *arguments, folder=folder, ASYNCUDF_EXAMPLE=mark)
         assert left_behind(mark) == []
         return printed
-
-    return run_example
-
-
-@pytest.fixture
-def run_alone(tmp_path: Path) -> Run:
-    """Runs an example as a user does, in a process of its own from another folder, and checks the same."""
-
-    def run_example(name: str, *arguments: object) -> str:
-        mark = uuid.uuid4().hex
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "examples" / f"{name}.py"), *map(str, arguments)],
-            cwd=tmp_path,
-            env={**environment, "ASYNCUDF_EXAMPLE": mark},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr, done.stderr
-        assert left_behind(mark) == []
-        return done.stdout
 
     return run_example
 
@@ -119,28 +95,22 @@ def unknown_to_the_service(airports: dict[str, Any], codes: set[str]) -> set[str
 
 
 def test_enrich_flights_finds_the_same_airports_in_all_ways_through_errors_and_timeouts(
-    run_alone: Run, standalone: StandaloneCluster, tmp_path: Path
+    run: Run, tmp_path: Path
 ) -> None:
-    """On a cluster, as a user runs it."""
     report = tmp_path / "reports" / "run.html"
     airports = airportsdata.load("IATA")
-    rows = 600  # of which with this seed some meet each kind of trouble
+    rows = 200  # of which with this seed some meet each kind of trouble
     dest = column("flights.csv.zip", "dest", rows)
     unknown = unknown_to_the_service(airports, set(dest))
     expected = sum(code not in unknown for code in dest)
     assert 0 < expected < rows
 
-    output = run_alone(
-        "enrich_flights", "--master", standalone.url,
-        "--rows", rows, "--sample", 40, "--batch-rows", 150, "--seed", 6, "--report", report,
-    )  # fmt: skip
+    output = run(
+        "enrich_flights", "--rows", rows, "--sample", 40, "--batch-rows", 150, "--seed", 55, "--report", report
+    )
 
-    assert re.findall(r"^(?:\d\. As|\d\. In|\d\. With|For)\b", output, re.MULTILINE) == [
-        "1. As",
-        "2. In",
-        "3. With",
-        "For",
-    ]
+    titles = re.findall(r"^(?:\d\. As|\d\. In|\d\. With|For)\b", output, re.MULTILINE)
+    assert titles == ["1. As", "2. In", "3. With", "For"]
     clients = numbers("client:  # rows enriched, # not", output)
     assert clients[:3] == [[expected, rows - expected]] * 3
     assert sum(clients[3]) < rows
@@ -192,7 +162,7 @@ def test_redis_mget_asks_for_many_keys_with_one_command(run: Run) -> None:
 
 
 def test_ordered_and_unordered_shows_each_order_and_its_price(run: Run) -> None:
-    output = run("ordered_and_unordered", "--slow", 0.5, "--fast", 0.01, module=True)
+    output = run("ordered_and_unordered", "--slow", 0.3, "--fast", 0.01, module=True)
 
     found = re.findall(r"^(\w.*?) +(\d+\.\d+) s +([\d |]+)$", output, re.MULTILINE)
     seconds = {title: float(took) for title, took, _ in found}
@@ -207,7 +177,7 @@ def test_ordered_and_unordered_shows_each_order_and_its_price(run: Run) -> None:
     fenced = orders["unordered with watermarks"]
     assert [sorted(group) for group in fenced] == [rows[start : start + 6] for start in range(0, 24, 6)]
     assert fenced[0][-1] == 0  # within a group the slow row still comes last
-    assert seconds["ordered, queue_size=capacity"] >= 4 * 0.5  # one slow row after the other
+    assert seconds["ordered, queue_size=capacity"] > 4 * 0.3  # one slow row after the other
     quick = max(seconds["ordered"], seconds["unordered"], seconds["unordered with watermarks"])
     assert quick < seconds["ordered, queue_size=capacity"]
 
@@ -269,7 +239,7 @@ def test_incremental_calls_for_what_is_new_or_has_changed_and_once_for_each_text
 
 
 def test_paid_once_asks_for_each_airport_once(run: Run) -> None:
-    rows = 2000
+    rows = 1000
     dest = column("flights.csv.zip", "dest", rows)
     airports = airportsdata.load("IATA")
     unknown = unknown_to_the_service(airports, set(dest))
@@ -305,9 +275,9 @@ def test_idempotency_key_charges_each_order_once(run: Run) -> None:
 
 
 def test_rate_limited_api_is_asked_no_faster_than_it_allows(run: Run) -> None:
-    output = run("rate_limited_api")
+    output = run("rate_limited_api", "--rows", 220)
 
-    assert output.startswith("400 titles in ")
+    assert output.startswith("220 titles in ")
     [[second]] = numbers("worst second: # requests of 100 allowed", output)
     [[hour]] = numbers("worst hour: # requests of 500 allowed", output)
     # When a call leaves here is what is promised. On a machine that is busy some come there a little closer together.
@@ -315,22 +285,22 @@ def test_rate_limited_api_is_asked_no_faster_than_it_allows(run: Run) -> None:
     assert hour <= 510
     # The hour's burst of 90 is used up at 95 a second; what is left comes at 40 a second.
     [seconds] = [float(found) for found in re.findall(r"titles in (\d+\.\d) s", output)]
-    assert seconds > 0.9 * (400 - 90) / 40
+    assert seconds > 0.9 * (220 - 90) / 40
 
 
 def test_tokens_per_minute_shares_them_between_two_functions(run: Run) -> None:
-    output = run("tokens_per_minute")
+    output = run("tokens_per_minute", "--minute", 2)
 
     [[found, calls, tokens]] = numbers("# texts have a topic: # calls for # tokens", output)
     assert (found, calls) == (60, 120)
     [[worst]] = numbers("worst minute: # tokens of 10000 allowed", output)
     assert worst <= 11_000
     [seconds] = [float(found) for found in re.findall(r"tokens in (\d+\.\d) s", output)]
-    assert seconds > 0.9 * (tokens - 1_000) / 9_500 * 4
+    assert seconds > 0.9 * (tokens - 1_000) / 9_500 * 2
 
 
 def test_dead_service_loses_no_row_behind_a_circuit_breaker(run: Run) -> None:
-    output = run("dead_service")
+    output = run("dead_service", "--dead", 2)
 
     without, behind = numbers("# of 400 items have a price, # are lost", output)
     assert without[0] >= 99  # those that were answered before
@@ -342,5 +312,8 @@ def test_dead_service_loses_no_row_behind_a_circuit_breaker(run: Run) -> None:
     assert 1 <= requests[1][1] <= 20  # one in half a second, in the whole job; a few more where tasks hear of it late
 
 
-def test_test_my_function_passes_under_pytest(run_alone: Run) -> None:
-    assert re.search(r"\b8 passed\b", run_alone("test_my_function", "-q", "-p", "no:cacheprovider"))
+def test_test_my_function_passes_under_pytest(tmp_path: Path) -> None:
+    program = ROOT / "examples" / "test_my_function.py"
+    command = [sys.executable, str(program), "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert re.search(r"\b8 passed\b", done.stdout), done.stdout + done.stderr

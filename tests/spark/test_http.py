@@ -40,8 +40,7 @@ def many() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("form", ["column", "operator"])
-def test_rows_are_asked_for_until_they_are_answered_or_refused(spark, form: str) -> None:
+def test_rows_are_asked_for_until_they_are_answered_or_refused(spark) -> None:
     asked: Counter[str] = Counter()
     tokens = set()
 
@@ -59,10 +58,7 @@ def test_rows_are_asked_for_until_they_are_answered_or_refused(spark, form: str)
         factory = http.session(f"{url}/v1", token=lambda: "-".join("SECRET"))
         function = async_pandas_udf(title, resources=factory, retry=RETRY, on_error="capture")
         numbers = spark.range(20).withColumnRenamed("id", "n")
-        if form == "operator":
-            found = ordered_wait(numbers, function)
-        else:
-            found = numbers.select("n", function("n").alias("title")).select("n", "title.*")
+        found = numbers.select("n", function("n").alias("title")).select("n", "title.*")
         assert "S-E-C-R-E-T" not in found._jdf.queryExecution().toString()
         got = {row.n: row for row in found.collect()}
     assert {n: row.value for n, row in got.items()} == {n: None if n == 7 else f"title {n}" for n in range(20)}

@@ -11,13 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import (
-    CircuitBreaker,
-    RateLimit,
-    async_pandas_udf,
-    http,
-    ordered_wait,
-)
+from asyncudf import CircuitBreaker, RateLimit, async_pandas_udf, http, ordered_wait
 from tests.kit.doors import through
 from tests.kit.http_services import serving
 from tests.kit.limited import ahead_of

@@ -116,12 +116,7 @@ def test_a_message_that_was_overheard_is_worth_nothing(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [
-        b"GET / HTTP/1.1\r\n\r\n" * 10,
-        HEAD.pack(MAX_MESSAGE_BYTES + 1, b""),
-        HEAD.pack(0, b"t" * 32),
-        b"\0",
-    ],
+    [b"GET / HTTP/1.1\r\n\r\n" * 10, HEAD.pack(MAX_MESSAGE_BYTES + 1, b""), HEAD.pack(0, b"t" * 32), b"\0"],
     ids=["http", "too large", "empty", "cut off"],
 )
 def test_garbage_ends_its_connection_alone(driver: Driver, garbage: bytes) -> None:

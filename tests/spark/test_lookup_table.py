@@ -8,14 +8,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import (
-    AsyncUDFError,
-    FunctionError,
-    LookupTable,
-    OptionError,
-    RetryStrategy,
-    async_pandas_udf,
-)
+from asyncudf import AsyncUDFError, FunctionError, LookupTable, OptionError, RetryStrategy, async_pandas_udf
 from tests.kit.lookup_tables import update
 
 pytestmark = pytest.mark.spark

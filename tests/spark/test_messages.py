@@ -8,13 +8,7 @@ import re
 
 import pytest
 
-from asyncudf import (
-    AsyncFunction,
-    AsyncStream,
-    async_pandas_udf,
-    ordered_wait,
-    unordered_wait,
-)
+from asyncudf import AsyncFunction, AsyncStream, async_pandas_udf, ordered_wait, unordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -64,10 +58,7 @@ ENTRY_POINTS = {
     "a chain": (lambda spark, df: AsyncStream(df).filter(lambda row: True).ordered_wait(fails), rf"fails {AT} \(7,\)"),
     "a table function": (lambda spark, df: in_sql(spark, df, many), rf"many {AT} \(7,\)"),
     "open": (lambda spark, df: ordered_wait(df, OpensWrongly(), returnType="int"), r"OpensWrongly\.open\(\) failed"),
-    "close": (
-        lambda spark, df: ordered_wait(df, ClosesWrongly(), returnType="int"),
-        r"ClosesWrongly\.close\(\)",
-    ),
+    "close": (lambda spark, df: ordered_wait(df, ClosesWrongly(), returnType="int"), r"ClosesWrongly\.close\(\)"),
 }
 
 

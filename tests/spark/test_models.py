@@ -1,4 +1,4 @@
-"""Models of Pydantic, enums and literals in queries: columns, SQL, operator forms, chains and lookup tables."""
+"""Models of Pydantic, enums and literals in queries."""
 
 import enum
 from decimal import Decimal
@@ -7,7 +7,7 @@ from typing import Generic, Literal, Optional, TypeVar
 import pytest
 from pyspark.sql import Row
 
-from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import async_pandas_udf, ordered_wait
 
 pydantic = pytest.importorskip("pydantic")
 pytestmark = pytest.mark.spark
@@ -40,10 +40,6 @@ async def review(x: int) -> Review:
     return Review(tone="good", language="en", parts=[Part(name="x", price="1.5")], box=Box[int](item=x), author="me")
 
 
-async def untyped(x):
-    return Part(name=str(x))
-
-
 def expected(number):
     fields = {"tone": "good", "language": "en", "parts": [Row(name="x", price=Decimal("1.5"))]}
     return Row(**fields, box=Row(item=number), by="me")
@@ -56,27 +52,6 @@ def test_as_a_column_and_in_sql(spark):
     assert rows == [Row(r=expected(number), tone="good") for number in range(2)]
     declared.register(spark, "review")
     assert spark.sql("SELECT review(id).box.item AS item FROM range(3)").collect() == [Row(item=n) for n in range(3)]
-
-
-def test_fields_become_columns_in_the_operator_forms(spark):
-    assert ordered_wait(spark.range(1), review, "id").collect() == [Row(id=0, **expected(0).asDict())]
-    rows = unordered_wait(spark.range(2), untyped, "id", returnType=Part).collect()
-    assert sorted(rows) == [Row(id=n, name=str(n), price=None) for n in range(2)]
-
-
-class Visit(pydantic.BaseModel):
-    at: pydantic.AwareDatetime
-
-
-async def visit(x: int) -> Visit:
-    return Visit(at="2026-01-02T12:00:00Z")
-
-
-def test_an_aware_datetime_is_one_whatever_the_session_calls_timestamp(spark, conf):
-    conf("spark.sql.timestampType", "TIMESTAMP_NTZ")
-    rows = ordered_wait(spark.range(1), visit, "id")
-    assert rows.schema["at"].dataType.typeName() == "timestamp"
-    assert rows.select(rows.at.cast("long").alias("s")).collect() == [Row(s=1767355200)]
 
 
 def local():

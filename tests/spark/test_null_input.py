@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import asyncudf
-from asyncudf import AsyncStream, RateLimit, ResultStore, async_pandas_udf
+from asyncudf import AsyncStream, RateLimit, async_pandas_udf
 
 pytestmark = pytest.mark.spark
 
@@ -50,17 +48,6 @@ def test_rows_with_a_null_make_no_call(spark: SparkSession, rows: DataFrame, for
     shout.with_options(output_mode="unordered").register(spark, "null_shouts")
     got = {row["id"]: row["shout"] for row in FORMS[form](spark, rows).collect()}
     assert got == EXPECTED
-
-
-def test_captured_and_with_a_store_they_are_no_calls(spark: SparkSession, rows: DataFrame, tmp_path: Any) -> None:
-    function = shout.with_options(on_error="capture", store=ResultStore.disk(tmp_path / "results"), version="1")
-    for calls in (20, 0):
-        with asyncudf.monitor(spark) as run:
-            got = rows.withColumn("shout", function("text")).collect()
-        assert {row["id"]: row["shout"].value for row in got} == EXPECTED
-        assert {row["shout"].error for row in got} == {None}
-        (figures,) = run.metrics["functions"]
-        assert (figures["rows"], figures["results"], figures["calls"], figures["failures"]) == (60, 60, calls, 0)
 
 
 def test_a_dry_run_promises_no_calls_for_them(rows: DataFrame) -> None:

@@ -50,6 +50,11 @@ async def nothing() -> str:
 
 
 @async_pandas_udf
+async def untyped(city):
+    return city
+
+
+@async_pandas_udf
 async def optional(city: str = "", day: str = "") -> str:
     return city
 
@@ -130,6 +135,11 @@ PLANS = {
     "a watermark column without watermarks": (
         lambda s, df: unordered_wait(df, quick, with_watermark_column="w"),
         "with_watermark_column needs watermark=",
+    ),
+    "no type": (lambda s, df: df.select(untyped("city")), "return type of untyped cannot be inferred.*; declare it"),
+    "no type of a SQL function": (
+        lambda s, df: s.udf.register("f", untyped),
+        "return type of untyped cannot be inferred",
     ),
     "no function": (lambda s, df: ordered_wait(df, "quick", returnType="string"), "expected a function.*not 'quick'"),
 }

@@ -180,10 +180,7 @@ def kill_executor(pid):
 
 @pytest.mark.parametrize(
     ("entry_point", "kill"),
-    [
-        ("chain", kill_worker),
-        pytest.param("sink", kill_executor, marks=pytest.mark.promise("resume")),
-    ],
+    [("chain", kill_worker), pytest.param("sink", kill_executor, marks=pytest.mark.promise("resume"))],
 )
 def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry_point, kill):
     """Its task runs again elsewhere, and makes no call for a row whose result had reached the store."""

@@ -518,14 +518,6 @@ def test_a_stream_is_written_by_its_writer(
 # Elsewhere
 
 
-def test_the_monitor_speaks_of_rows_written(spark: SparkSession) -> None:
-    with asyncudf.monitor(spark) as watched:
-        async_sink(spark.range(0, 10, 1, 2), refuse_odd)
-    (function,) = watched.metrics["functions"]
-    assert (function["entry_point"], function["rows"], function["failures"]) == ("sink", 10, 5)
-    assert "10 in, 5 written, 5 failed" in watched.summary()
-
-
 def test_sinks_over_spark_connect(connect: Any, tmp_path: Path) -> None:
     program = f"""
 async def post(id):
@@ -564,6 +556,7 @@ def test_the_monitor_sees_a_data_source_too(spark: SparkSession, register: Any, 
         spark.range(0, 10, 1, 2).write.format("watched").mode("append").save()
     (function,) = watched.metrics["functions"]
     assert (function["entry_point"], function["rows"], function["failures"]) == ("sink", 10, 5)
+    assert "10 in, 5 written, 5 failed" in watched.summary()
 
 
 def test_a_micro_batch_of_which_nobody_knows_the_query_needs_a_name(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ import os
 
 import pytest
 
-from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import async_pandas_udf, ordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -83,8 +83,8 @@ def test_a_limit_before_an_operator_form_is_heeded_exactly(spark, called, journa
 
 @pytest.mark.parametrize(
     ("entry_point", "size", "filtered"),
-    [(column, 8, True), (ordered_wait, 1000, True), (unordered_wait, 8, False)],
-    ids=["a column and narrow rows", "ordered_wait and wide rows", "unordered_wait without a filter"],
+    [(column, 8, True), (ordered_wait, 1000, False)],
+    ids=["a column and narrow rows", "ordered_wait and wide rows without a filter"],
 )
 def test_the_calls_beyond_a_limit_are_bounded_and_end(
     spark, called, journal, workers, until, entry_point, size, filtered

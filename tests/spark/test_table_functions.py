@@ -3,7 +3,6 @@
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
-import contextlib
 
 import pytest
 
@@ -121,27 +120,6 @@ def test_more_rows_than_are_handed_over_together(spark, sql):
     negative.register(spark, "negative_of")
     query = "SELECT count(*), sum(id), sum(negative) FROM negative_of(TABLE(SELECT id FROM range(0, 2500, 1, 1)))"
     assert sql(query) == [(2500, 3123750, -3123750)]
-
-
-def test_a_failing_row_fails_the_query_and_closes_what_was_opened(spark, sql, journal, spark_error):
-    @contextlib.asynccontextmanager
-    async def client():
-        journal.write("open")
-        try:
-            yield "client"
-        finally:
-            journal.write("close")
-
-    @async_pandas_udf("string", output_mode="unordered", resources=client)
-    async def fails_at_two(id, client):
-        if id == 2:
-            raise LookupError("no such row")
-        await asyncio.Event().wait()
-
-    fails_at_two.register(spark, "fails_at_two")
-    text = spark_error(spark.sql("SELECT * FROM fails_at_two(TABLE(trips), 'id')"))
-    assert "fails_at_two failed in attempt 1, partition 0, for the input (2,): LookupError: no such row" in text
-    assert journal.lines == ["open", "close"]
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,16 @@
 """Functions of pd.Series, pd.DataFrame and pa.Array: one call for many rows."""
 
-# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
-
 import asyncio
-import datetime
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 
-from asyncudf import async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import async_pandas_udf
+from tests.kit.doors import through
 
 pytestmark = pytest.mark.spark
 
 BIG = 9007199254740993
-
-
-@pytest.fixture(scope="module")
-def numbers(spark):
-    df = spark.sql(f"SELECT id, IF(id % 5 = 4, NULL, {BIG} + id) AS big, concat('s', id) AS s FROM range(0, 25, 1, 1)")
-    df.createOrReplaceTempView("numbers")
-    return df
-
-
-EXPECTED = [None if i % 5 == 4 else BIG + i for i in range(25)]
 
 
 @async_pandas_udf("bigint", batch_size=10)
@@ -33,55 +20,14 @@ async def series(big: pd.Series) -> pd.Series:
     return big
 
 
-@async_pandas_udf("bigint", batch_size=10)
-async def arrays(big: pa.Array, id: pa.Array) -> pa.Array:
-    assert isinstance(big, pa.Array)
-    assert big.type == id.type == pa.int64()
-    return big
-
-
 @pytest.mark.promise("vectorized functions")
-def test_large_integers_beside_nulls_stay_exact_through_series(numbers):
-    assert [row[0] for row in numbers.select(series("big")).collect()] == EXPECTED
-    assert [row.series for row in ordered_wait(numbers, series).collect()] == EXPECTED
-
-
-@async_pandas_udf("price bigint, day date", batch_size=10)
-async def quoted(id: pd.Series) -> pd.DataFrame:
-    largest_first = id.sort_values(ascending=False)
-    days = pd.to_datetime("2026-01-01") + pd.to_timedelta(largest_first, "D")
-    return pd.DataFrame({"price": largest_first.where(largest_first % 5 != 4), "day": days})
-
-
-def test_what_pandas_sorts_and_makes_floats_and_moments_of_is_taken_as_it_was(numbers):
-    expected = [(None if i % 5 == 4 else i, datetime.date(2026, 1, 1 + i)) for i in range(25)]
-    assert [tuple(row[0]) for row in numbers.select(quoted("id")).collect()] == expected
-    found = ordered_wait(numbers, quoted).select("price", "day").collect()
-    assert [tuple(row) for row in found] == expected
-
-
-def test_large_integers_beside_nulls_stay_exact_through_arrow_arrays(numbers):
-    assert [row[0] for row in numbers.select(arrays("big", "id")).collect()] == EXPECTED
-    assert sorted(row.id for row in unordered_wait(numbers, arrays).where("arrays = big").collect()) == [
-        i for i in range(25) if i % 5 != 4
-    ]
-
-
-def test_a_table_function_may_be_vectorized(spark, numbers):
-    series.with_options(output_mode="unordered").register(spark, "series_of")
-    found = spark.sql("SELECT id, series FROM series_of(TABLE(numbers), 'big')").collect()
-    assert {row.id: row.series for row in found} == dict(enumerate(EXPECTED))
-
-
+@through("column", "table function", "ordered_wait")
 @pytest.mark.usefixtures("small_batches")
-def test_a_call_takes_rows_of_several_small_arrow_batches(numbers, journal):
-    @async_pandas_udf("int", batch_size=10)
-    async def sizes(id: pd.Series) -> pd.Series:
-        journal.write(len(id))
-        return pd.Series([len(id)] * len(id))
-
-    numbers.select(sizes("id")).collect()
-    assert journal.lines == ["10", "10", "5"]
+def test_large_integers_beside_nulls_stay_exact(spark, door):
+    """Also where a call takes rows of several Arrow batches."""
+    df = spark.sql(f"SELECT id, IF(id % 5 = 4, NULL, {BIG} + id) AS big FROM range(0, 25, 1, 1)")
+    found = {row.id: row.result for row in door(df, series, "big").collect()}
+    assert found == {i: None if i % 5 == 4 else BIG + i for i in range(25)}
 
 
 @pytest.mark.promise("vectorized functions", "types")

@@ -40,10 +40,7 @@ def taken(folder: Path) -> int:
     return sum(one.stat().st_size for one in folder.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "length", "batch"),
-    [(SMALL, 300, 10), (SMALL, 1300, 10), (SMALLEST, 1900, 37)],
-)
+@pytest.mark.parametrize(("max_bytes", "length", "batch"), [(SMALL, 300, 10), (SMALL, 1300, 10), (SMALLEST, 1900, 37)])
 async def test_a_full_folder_keeps_what_comes(tmp_path: Path, max_bytes: int, length: int, batch: int) -> None:
     """Results that came ten at a time filled a file for ever: of the next 5,000 none was kept."""
     count = 3 * max_bytes // length // batch * batch
