@@ -371,8 +371,9 @@ class StoreSharing:
                 flights.join(key, row)  # again: it was late, and an outage has excused it
             if not flights.leads(key, row):
                 return
-        if key not in self._called:
-            self._called[key] = now
+        if key in self._called:  # a call of this flight has begun before, and each of its rows has its time since
+            return
+        self._called[key] = now
         for follower in flights.followers(key) if flights.following else ():
             if follower.started is None:
                 self._calls.follow(follower, now)
