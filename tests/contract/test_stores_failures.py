@@ -7,6 +7,7 @@ import contextlib
 import random
 from typing import Any
 
+import pandas as pd
 import pytest
 import tenacity
 
@@ -371,3 +372,15 @@ def test_one_that_gives_something_else_is_told(kind: Any, caplog: pytest.LogCapt
     assert "get_many must give bytes or None for each key, not " in caplog.text
     with pytest.raises(AsyncUDFError, match=r"tell it not to \(decode_responses=False\)"):
         run_rows(weather.function, CITIES, store=store, version="1", on_store_error="fail")
+
+
+def test_equal_rows_of_a_batch_that_failed_are_called_in_batches_too() -> None:
+    sizes = []
+
+    async def fails(numbers: pd.Series) -> pd.Series:
+        sizes.append(len(numbers))
+        raise ValueError
+
+    options: dict[str, Any] = {"batch_size": 10, "on_error": "null", "store": MemoryStore()}
+    assert run_rows(fails, [*range(20)] * 3, returnType="int", **options) == [None] * 60
+    assert sizes == [10] * 6  # once for each row: a failure is for its row alone

@@ -471,7 +471,7 @@ class StoreSharing:
         leads = self._flights.leads(key, row)
         heir = self._flights.leave(key, row)
         if heir is not None:
-            self._calls.backlog.put(Attempt((heir,)))
+            self._calls.backlog.again([heir])
         elif leads:
             self._called.pop(key, None)
             self._end_lease(key)
