@@ -116,6 +116,7 @@ class TestKinds:
         (bytes, "binary"),
         (datetime.date, "date"),
         (datetime.datetime, "timestamp"),
+        (datetime.timedelta, "interval day to second"),
         (decimal.Decimal, "decimal(38,18)"),
         (Optional[int], "bigint"),  # noqa: UP045 - the old spelling is still met
         (int | None, "bigint"),
