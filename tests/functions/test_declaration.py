@@ -41,8 +41,6 @@ class Place(TypedDict):
 
 class TestDecorator:
     def test_without_parentheses(self) -> None:
-        """`@async_pandas_udf` alone keeps name, docstring and coroutine of the function."""
-
         @async_pandas_udf
         async def call(x: int) -> int:
             """Doubles."""

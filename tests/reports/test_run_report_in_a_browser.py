@@ -122,7 +122,6 @@ async def look(chromium: Browser, path: Path, width: int, theme: str) -> dict[st
 def test_all_is_in_its_place(
     name: str, width: int, theme: str, chromium: Browser, runner: asyncio.Runner, pages: dict[str, Path]
 ) -> None:
-    """No complaints, nothing asked of a network, nothing wider than the page, no pale text, no label on another."""
     seen = runner.run(look(chromium, pages[name], width, theme))
     assert seen == {
         "complaints": [],
