@@ -20,7 +20,6 @@ from tests.kit.pages import Element, figures_in, read_page, value_at
 from tests.kit.plain_figures import STATES
 from tests.kit.sample_runs import SAMPLES, metrics_of, plain_run, strange_run, troubled_run
 
-COUNTED = ("succeeded", "stopped", "running")
 FORMS = ("bytes_", "count", "number", "rate", "seconds", "share")
 
 
