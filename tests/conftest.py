@@ -32,9 +32,9 @@ start_fast()  # many short queries, and programs with a Spark of their own
 
 # What processes side by side take first: what takes long, so that none waits for another in the end.
 LONGEST = [
-    "standalone", "connect", "spark/test_examples", "spark/test_pages", "spark/test_resume", "spark/test_limits_faults",
-    "spark/test_coordinator", "spark/test_lookup_table", "spark/test_stopping",
-    "spark/test_sinks",
+    "standalone", "connect", "spark/test_pages", "spark/test_examples", "spark/test_batches", "spark/test_lookup_table",
+    "spark/test_sinks", "spark/test_resume", "spark/test_stopping", "spark/test_coordinator",
+    "spark/test_limits_faults",
 ]  # fmt: skip
 
 

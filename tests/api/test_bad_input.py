@@ -216,8 +216,6 @@ def test_a_watermark_strategy_that_cannot_work(make: Any, said: str) -> None:
 
 
 def test_the_context_is_no_column() -> None:
-    """A parameter for the context, here by annotation, is not read from the rows."""
-
     async def call(x: int, context: RuntimeContext) -> int:
         return x
 

@@ -92,7 +92,6 @@ def lines_of_help(thing: Any) -> list[str]:
 
 
 def test_help_is_for_users() -> None:
-    """On a udf it is about the user's function; on the packages it opens with the entry points."""
     assert "    Twice as much." in lines_of_help(async_pandas_udf(doubled))[:5]
     text = "\n".join(lines_of_help(asyncudf)[:40])
     names = ("async_pandas_udf(", "ordered_wait(", "AsyncStream(", "register(", "run_rows", "asyncudf.testing")

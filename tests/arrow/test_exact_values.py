@@ -61,7 +61,6 @@ def test_an_array_of_nanoseconds_is_no_array_of_numbers(dtype: str) -> None:
 
 
 def test_the_microseconds_of_an_offset_count() -> None:
-    """The moment is the same also where an offset is no whole number of seconds."""
     zone = datetime.timezone(datetime.timedelta(seconds=1, microseconds=5))
     value = datetime.datetime(2026, 1, 2, tzinfo=zone)
     assert pa.array([validator("f", TIMESTAMP)(value)], TIMESTAMP)[0].as_py() == value

@@ -73,7 +73,6 @@ class TestUserDefinedTypes:
         assert run_stream(build, rows, NESTED) == [{**NESTED_ROW, "r": NESTED_ROW}] * 2
 
     def test_from_operator_to_operator(self) -> None:
-        """Plain functions see them as well, and a result is read by the next operator."""
         seen = []
 
         def build(stream: AsyncStream) -> AsyncStream:

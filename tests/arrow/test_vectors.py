@@ -59,8 +59,6 @@ def test_a_frame_in_the_test_kit(rows: list[Any], frames: list[str]) -> None:
 
 
 def test_a_frame_beside_a_series() -> None:
-    """Then each parameter is one column, and that of the frame is a struct."""
-
     async def both(frame: pd.DataFrame, x: pd.Series) -> pd.Series:
         return frame["a"] + x
 

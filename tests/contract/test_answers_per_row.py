@@ -85,7 +85,6 @@ class TestEachRowForItself:
             assert unordered.output == [0, 1, 3, 2]
 
     def test_they_are_gathered_from_several_calls_and_go_before_new_rows(self) -> None:
-        """While both slots are taken a row of each call becomes ready, and the two make one call."""
         bulk = Bulk(refuses(1, 0, 3), seconds=4.0)
         retry = RetryStrategy.fixed_delay(2, 5.0)
         run_rows(bulk, range(16), batch_size=2, capacity=2, retry=retry)
@@ -480,7 +479,6 @@ class TestBadAnswers:
 def test_each_row_has_its_own_outcome_and_none_is_called_after_it_succeeded(
     rows: int, size: int, capacity: int, attempts: int, mode: Any, split: bool, seed: int
 ) -> None:
-    """Rows fail alone, calls as a whole, at random: each row gets its own result once, or has used its attempts."""
     rng = random.Random(seed)
     sent: Counter[int] = Counter()
     good: Counter[int] = Counter()

@@ -52,8 +52,6 @@ class TestContext:
         assert seen[-1].keys() <= vars(figures(call, [5])).keys()
 
     def test_outside_a_call_it_says_so(self) -> None:
-        """In `open` there is no row, and nothing that remains to it."""
-
         class Early(AsyncFunction):
             async def open(self, context: RuntimeContext) -> None:
                 context.remaining()
@@ -64,8 +62,6 @@ class TestContext:
             run_rows(Early(), [1])
 
     def test_it_works_in_a_thread(self) -> None:
-        """A plain `def` in a thread of the pool sees its own row's context."""
-
         def call(x: int, context: RuntimeContext) -> bool:
             remaining = context.remaining()
             return remaining is not None and 0 < remaining <= 10

@@ -75,7 +75,6 @@ class TestAsyncFunction:
 
 class TestThreads:
     def test_capacity_bounds_the_threads(self) -> None:
-        """As many calls at once as capacity says, no fewer and no more."""
         import threading
 
         barrier = threading.Barrier(3, timeout=60)

@@ -54,8 +54,6 @@ class TestArguments:
         assert seen == [repr(value)] * 2, "and neither did the row itself change"
 
     def test_so_does_an_operator_in_mid_chain_and_its_answer_at_the_deadline(self) -> None:
-        """Values that another operator has added are protected too, and `on_timeout` gets them whole."""
-
         async def tags(n: int) -> list[str]:
             return ["a", str(n)]
 
@@ -125,8 +123,6 @@ class TestTime:
         assert got[0]["error"]["elapsed"] == pytest.approx(1.0)
 
     def test_so_does_what_remains(self) -> None:
-        """`context.remaining()` counts from the first step as well."""
-
         async def call(n: int, context: RuntimeContext) -> Any:
             loop().block(0.75)
             remaining = context.remaining()

@@ -18,7 +18,6 @@ from tests.kit.functions import hangs
 
 class TestDeadline:
     def test_it_is_a_timeout_error_too(self) -> None:
-        """`except TimeoutError` catches it, as asyncio's own."""
         with pytest.raises(TimeoutError, match=r"hangs failed in attempt 1.*no result within 5 s"):
             run_rows(hangs, ["hang"], timeout=timedelta(seconds=5))
         with pytest.raises(AsyncTimeoutError, match="within 180 s"):

@@ -68,8 +68,6 @@ def test_a_marker_counts_from_when_it_was_due_though_nobody_could_take_it() -> N
 
 
 def test_a_timer_that_fires_early_makes_no_latency_negative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of uvloop do, by up to a millisecond."""
-
     def call_at(loop: Any, when: float, *callback: Any, **context: Any) -> Any:
         return asyncio.SelectorEventLoop.call_at(loop, when - 0.001, *callback, **context)
 

@@ -175,7 +175,6 @@ class TestRowsThatNeedNoCall:
 
 @SUSPENDS
 def test_what_has_left_counts_no_more(suspends: bool) -> None:
-    """As many calls begin behind the tenth slow row as behind the first."""
     began = 0
     behind: list[int] = []
 

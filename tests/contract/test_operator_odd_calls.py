@@ -83,7 +83,6 @@ class TestSlots:
         assert max(ENDED) <= 5.0, "the time that they have to end"
 
     def test_nor_does_a_watermark(self) -> None:
-        """Watermarks pass a coroutine that runs on in the only slot."""
         with OperatorHarness(RunsOn(), capacity=1, timeout=2000) as harness:
             harness.put(1, Watermark(5))
             harness.put(Watermark(6))

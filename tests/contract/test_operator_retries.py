@@ -120,7 +120,6 @@ class TestRetry:
             run_rows(Flaky(3), ["a"], retry=retrying)
 
     def test_tenacitys_clock_is_the_loops(self) -> None:
-        """A limit in seconds of tenacity's counts virtual time, too."""
         flaky = Flaky(99)
         retry = RetryStrategy(stop=tenacity.stop_after_delay(3.5), wait=tenacity.wait_fixed(1))
         with pytest.raises(AsyncUDFError, match=r"attempt 5, .*ValueError: busy"):

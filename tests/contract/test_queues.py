@@ -45,16 +45,6 @@ def make_queue(request: pytest.FixtureRequest) -> QueueClass:
 
 
 class TestPutting:
-    def test_a_full_queue_takes_nothing_until_something_is_emitted(self, make_queue: QueueClass) -> None:
-        queue = make_queue(2)
-        first, _ = put(queue, "a", "b")
-        assert queue.try_put(StreamRecord("c")) is None
-        first.complete(["A"])
-        assert queue.try_put(StreamRecord("c")) is None, "complete is not yet emitted: it still has its place"
-        assert drain(queue) == ["A"]
-        put(queue, "c")
-        assert queue.try_put(StreamRecord("d")) is None
-
     @pytest.mark.parametrize("capacity", [0, -1, 1.5, "10", None, True])
     def test_a_capacity_is_a_whole_number_of_at_least_one(self, make_queue: QueueClass, capacity: Any) -> None:
         with pytest.raises(ValueError, match=f"whole number of at least 1, not {capacity!r}"):
@@ -90,15 +80,6 @@ class TestCompleting:
         assert output.elements == [StreamRecord(result, 7) for result in results]
         assert {record.origin for record in output.elements} <= {"row 0"}
         assert queue.is_empty()
-
-    def test_the_first_completion_wins_and_a_later_one_is_ignored(self, make_queue: QueueClass) -> None:
-        queue = make_queue(1)
-        (entry,) = put(queue, "a")
-        entry.complete(["timeout"])
-        entry.complete(["too late"])
-        assert drain(queue) == ["timeout"]
-        entry.complete(["much too late"])
-        assert (drain(queue), len(queue)) == ([], 0)
 
     @pytest.mark.parametrize("results", ["text", None, {"a": 1}, 5])
     def test_a_string_is_never_emitted_letter_by_letter(self, make_queue: QueueClass, results: Any) -> None:

@@ -94,7 +94,6 @@ class TestWhatNeedsNoSlot:
             assert harness.output == ["A", "A", "A", "B"]
 
     def test_a_deadline_begins_with_the_call(self) -> None:
-        """Neither a slow lookup nor a slow write counts."""
         weather, store = Counting(0.9), SlowStore(get=0.7, put=0.7)
         assert run_rows(weather.function, ["oslo", "bergen"], store=store, timeout=1.0) == ["OSLO", "BERGEN"]
         assert run_rows(weather.function, ["oslo", "bergen"], store=store, timeout=0.1) == ["OSLO", "BERGEN"]

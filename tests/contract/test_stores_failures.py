@@ -294,7 +294,6 @@ class TestOpenAndClose:
             assert harness.output == ["A", "B", "C"]
 
     def test_an_outage_leaves_no_trace(self) -> None:
-        """When the store is back, lookups soon are as large as before."""
         store = SlowStore()
         with OperatorHarness(Counting(0.1).function, store=store, capacity=10_000) as harness:
             store.broken = {"get"}
@@ -354,7 +353,6 @@ class Other(SlowStore):
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview, type("MyBytes", (bytes,), {})])
 def test_a_users_store_may_give_any_bytes(kind: Any) -> None:
-    """They are hits like others."""
     weather, store = Counting(), Other()
     store.as_type = kind
     for _ in range(2):

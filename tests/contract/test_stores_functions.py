@@ -167,7 +167,6 @@ JOBS = st.builds(
 
 @given(JOBS, st.sets(st.integers(0, 8)))
 def test_a_store_changes_no_result_and_saves_calls(job: Job, stored: set[int]) -> None:
-    """Against the same job without one: equal results, in the promised order, and a call for each row at most once."""
     calls: Counter[int] = Counter()
 
     async def work(x: int) -> int:

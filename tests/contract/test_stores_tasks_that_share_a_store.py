@@ -102,7 +102,6 @@ def test_a_limit_is_used_up_while_calls_are_looked_up(calls_per_second: int) -> 
 
 @pytest.mark.parametrize("vectorized", [False, True])
 def test_a_failed_call_is_made_by_the_next_task(vectorized: bool) -> None:
-    """A failure is handed to nobody: each task has attempts of its own."""
     calls: Counter[str] = Counter()
 
     async def weather(city: str) -> str:

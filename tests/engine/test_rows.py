@@ -1,4 +1,4 @@
-"""A row is in one state, and goes on only to those that can follow; its deadline may move."""
+"""A deadline may move: all come in their order, each at its time."""
 
 from __future__ import annotations
 
@@ -6,27 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from asyncudf._engine.calls.deadlines import Deadlines
-from asyncudf._engine.calls.row import Row, RowState
 from asyncudf.testing import VirtualClockLoop
-
-
-def row_that_is(state: RowState) -> Row:
-    row = Row()
-    row.open()
-    row.state = state
-    return row
-
-
-@pytest.mark.parametrize("state", RowState)
-def test_no_row_goes_back_to_where_it_began_or_leaves_its_end(state: RowState) -> None:
-    for wrong in (RowState.NEW, state if state is not RowState.DONE else RowState.CALLING):
-        with pytest.raises(AssertionError, match=f"a row that is {state.value} cannot be {wrong.value}"):
-            row_that_is(state).move(wrong)
-    if state is not RowState.DONE:
-        row_that_is(state).move(RowState.DONE)
 
 
 def watched(program: Callable[[Deadlines[str]], None], *, until: float = 100.0) -> list[tuple[float, str]]:

@@ -41,8 +41,6 @@ class Place(TypedDict):
 
 class TestDecorator:
     def test_without_parentheses(self) -> None:
-        """`@async_pandas_udf` alone keeps name, docstring and coroutine of the function."""
-
         @async_pandas_udf
         async def call(x: int) -> int:
             """Doubles."""
@@ -116,6 +114,7 @@ class TestKinds:
         (bytes, "binary"),
         (datetime.date, "date"),
         (datetime.datetime, "timestamp"),
+        (datetime.timedelta, "interval day to second"),
         (decimal.Decimal, "decimal(38,18)"),
         (Optional[int], "bigint"),  # noqa: UP045 - the old spelling is still met
         (int | None, "bigint"),

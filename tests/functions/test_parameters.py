@@ -175,8 +175,6 @@ class TestContextAndResources:
         assert run_rows(in_keywords, ["x"], **options) == [("x", {"client": "client"})]
 
     def test_with_both_and_a_gap(self) -> None:
-        """Context, resource and columns, by position only, and one parameter without a column."""
-
         async def call(context: RuntimeContext, city: str, client: str, units: str = "m", lang: str = "en", /) -> str:
             return f"{context.attempt_number} {city} {client} {units} {lang}"
 
@@ -279,7 +277,6 @@ class TestDecorators:
 
 class TestRefused:
     def test_arguments_by_name(self) -> None:
-        """Refused: a required one that is missing, an unknown one, one given twice."""
         call = async_pandas_udf(by_keyword)
         with pytest.raises(FunctionError, match=r"takes the columns \(city, units, lang\); there is none for city"):
             call.spec.with_arguments([], {"lang": "x"})
@@ -306,7 +303,6 @@ class TestRefused:
                 )
 
     def test_rows_without_columns(self) -> None:
-        """Refused, as an input and as what a function gives."""
         with pytest.raises(FunctionError, match="the DataFrame has no columns"):
             run_stream(lambda s: s.filter(bool), [], StructType())
         with pytest.raises(FunctionError, match="what map gives has no columns"):

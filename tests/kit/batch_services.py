@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import random
 import signal
 import threading
 import urllib.request
@@ -178,8 +177,3 @@ def kill(pid: int) -> None:
     """Kill a worker that waits for an answer."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def at_random(seed: int) -> random.Random:
-    """Random numbers of one test."""
-    return random.Random(seed)

@@ -50,11 +50,6 @@ async def from_a_coroutine(id: int, context: RuntimeContext):
     return {"got": id}
 
 
-async def mismatch(id: int, context: RuntimeContext) -> int:
-    context.output(LOG, {"id": "one", "note": None})
-    return id
-
-
 @async_pandas_udf("half int", on_error="dead_letter", retry=TWICE)
 async def halved(id: int):
     if id % 2:

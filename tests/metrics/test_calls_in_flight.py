@@ -96,7 +96,6 @@ def test_halves_of_a_call_that_are_late() -> None:
 
 
 def test_an_attempt_that_is_cut_with_its_task() -> None:
-    """Of rows of which none, or each, counts as a call."""
     service = Service((0.5, {1: ConnectionError, 2: ConnectionError}), (100.0, {}))
     assert run(service, 3, retry=RETRY, cut=7.0).abandoned == 0
     service = Service((0.5, {0: ConnectionError, 1: ConnectionError}), (100.0, {}))

@@ -149,8 +149,6 @@ def test_a_redacted_input_is_in_no_example() -> None:
 
 
 def test_rows_and_attempts_that_take_too_long() -> None:
-    """A deadline and an attempt's own limit are timeouts; without an answer for them they are errors too."""
-
     async def hangs(x: int) -> int:
         await asyncio.sleep(100)
         return x
@@ -264,8 +262,6 @@ def test_calls_that_go_on_count_as_far_as_they_are() -> None:
 
 
 def test_where_the_time_goes() -> None:
-    """A slow head of the line, no input, and the last rows of a task, each by its own name."""
-
     async def with_a_slow_one(x: int) -> int:
         await asyncio.sleep(5 if x == 300 else 0.05)
         return x
@@ -281,8 +277,6 @@ def test_where_the_time_goes() -> None:
 
 
 def test_a_blocked_loop() -> None:
-    """Calls that do not give way, whether they wait later or never."""
-
     async def blocks(x: int) -> int:
         block(0.06)
         return x

@@ -229,7 +229,6 @@ class TestNeverFails:
 
 
 def test_prometheus_can_scrape_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through OpenTelemetry's own exporter, with the names that its users know."""
     reader = PrometheusMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)

@@ -66,5 +66,4 @@ assert "- `naps`: naps taken." in Run.metrics.__doc__
 
 
 def test_a_figure_has_one_place() -> None:
-    """A line more in the class of the figures, and nothing else, in a process of its own."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)

@@ -52,7 +52,6 @@ def test_the_extremes_and_the_mean_are_exact() -> None:
 
 
 def test_without_calls_there_is_nothing_to_tell() -> None:
-    """No call: no mean, no quantile, an empty histogram; merged into another it changes nothing."""
     empty = LatencySketch.from_plain(LatencySketch().to_plain())
     assert (empty.count, empty.mean, empty.quantile(0.5), empty.histogram()) == (0, None, None, [])
     other = sketch_of([1.0])

@@ -185,7 +185,6 @@ def test_thousands_of_tasks_need_little_memory() -> None:
 
 
 def test_the_figures_of_tasks_add_up() -> None:
-    """Sums, peaks, means and quantiles of the whole are those of its tasks together."""
     told = [message(1, rows=10), message(2, rows=30), message(3, "failed", rows=5)]
     for one, seconds in zip(told[:2], (2.0, 0.5), strict=True):
         one["functions"]["1:0"]["metrics"]["limit_seconds"] = {"RateLimit(20)": seconds, "job_capacity": 0.0}

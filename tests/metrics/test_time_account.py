@@ -25,7 +25,6 @@ def spent(account: TimeAccount) -> dict[str, float]:
 
 
 def test_time_goes_to_the_state_that_was_entered() -> None:
-    """From `enter` on time belongs to the new state, before it to the old one."""
     clock = Clock()
     account = TimeAccount(clock)
     clock.now += 1

@@ -53,13 +53,11 @@ def best_rate(service: Service) -> float:
     ],
 )
 def test_a_range_that_cannot_work_is_refused(make: Callable[[], Any], said: str) -> None:
-    """The message has the value and what would do."""
     with pytest.raises(OptionError, match=said):
         make()
 
 
 def test_what_the_option_accepts() -> None:
-    """A number is that number, "auto" a range for most services, and a range itself."""
     assert AdaptiveCapacity.of(7) == 7
     assert AdaptiveCapacity.of("auto") == AdaptiveCapacity(1, 400)
     assert AdaptiveCapacity.of(AdaptiveCapacity(2, 3)) == AdaptiveCapacity(2, 3)
@@ -122,7 +120,6 @@ def test_tasks_that_share_a_service_do_not_drive_each_other_up(starts: tuple[flo
 
 
 def test_a_dead_service_is_called_as_little_as_allowed() -> None:
-    """Down by half with each timeout, until it is at the minimum."""
     service = Service(50, timeout=3.0, phases=(Phase(30.0, is_dead=True),))
     run = adapted(service, 60.0, 0)
     assert min(run.limits_between(20.0, 30.0)) > 20
@@ -155,7 +152,6 @@ def test_errors_of_rows_do_not_count() -> None:
     st.lists(st.tuples(st.sampled_from([*CallOutcome]), st.floats(0, 10), st.integers(1, 500)), max_size=300),
 )
 def test_never_outside_of_its_range(low: int, width: int, calls: list[tuple[CallOutcome, float, int]]) -> None:
-    """Whatever comes back: at least the minimum, at most the maximum."""
     policy, now = CapacityPolicy(AdaptiveCapacity(low, low + width)), 0.0
     for outcome, latency, in_flight in calls:
         now += latency / 10

@@ -66,7 +66,6 @@ class Asked:
     ],
 )
 def test_a_breaker_that_cannot_work_is_refused(make: Callable[[], Any], said: str) -> None:
-    """The message has the value and what would do."""
     with pytest.raises(OptionError, match=said):
         make()
 

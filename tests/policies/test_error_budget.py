@@ -9,7 +9,6 @@ from asyncudf._limits.failures import ErrorBudget, Failures
 
 
 def test_the_error_names_what_went_wrong_most() -> None:
-    """The counts, the types of errors by their number, three examples."""
     failures = Failures()
     failures.add(1000, {"KeyError": 3, "TimeoutError": 1020}, ["KeyError: 'a'", "KeyError: 'b'"])
     failures.add(100, {f"E{i}": 1 for i in range(5)}, ["TimeoutError: no result", "E4: x"])
@@ -32,7 +31,6 @@ COUNTS = st.builds(
 
 @given(st.lists(COUNTS, max_size=6), st.integers(0, 6))
 def test_tasks_add_up_to_the_job(counts: list[tuple[int, dict[str, int], list[str]]], cut: int) -> None:
-    """Counted by one task, or by two whose counts are added: the same rows, failures and errors."""
     alone, job, tasks = Failures(), Failures(), (Failures(), Failures())
     for number, count in enumerate(counts):
         alone.add(*count)

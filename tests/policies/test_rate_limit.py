@@ -47,14 +47,12 @@ STEPS = st.lists(st.tuples(st.floats(0, 2), st.sampled_from([0.0, 0.5, 1.0, 2.0,
     ],
 )
 def test_a_limit_that_cannot_work_is_refused(make: Callable[[], Any], said: str) -> None:
-    """The message has the value and what would do."""
     with pytest.raises(OptionError, match=said):
         make()
 
 
 @pytest.mark.parametrize("most", [1, 3, 20, 100])
 def test_what_the_message_says_is_strict(most: int) -> None:
-    """No second has more calls than the service takes."""
     with pytest.raises(OptionError) as caught:
         RateLimit(most, burst=0.5)
     permits = float(str(caught.value).partition("write RateLimit(")[2].partition(",")[0])
@@ -124,7 +122,6 @@ def test_a_quiet_time_saves_no_more_than_the_burst_for_all_that() -> None:
 
 @given(LIMITS, LIMITS, STEPS)
 def test_several_limits_hold_together(one: RateLimit, other: RateLimit, steps: list[tuple[float, float]]) -> None:
-    """A call takes of all its limits or of none, and each of them holds."""
     calls = begun([Bucket(one), Bucket(other)], steps)
     for limit in (one, other):
         most = max(limit.saved, *(cost for _, cost in steps)) + 0.02 * limit.permits
@@ -140,7 +137,6 @@ def test_a_call_that_waits_takes_nothing() -> None:
 
 
 def test_leased_permits_are_the_stretch_of_time_that_they_come_due_in() -> None:
-    """One each interval, from the start of the stretch on; then none is known of."""
     permits = LeasedPermits(RateLimit(10, burst=1))
     permits.add(100.0, 100.3)
     assert permits.held(100.0) == pytest.approx(3.0)
@@ -149,7 +145,6 @@ def test_leased_permits_are_the_stretch_of_time_that_they_come_due_in() -> None:
 
 
 def test_permits_of_several_leases_add_up() -> None:
-    """A dear call takes the rest of one lease and the beginning of the next."""
     permits = LeasedPermits(RateLimit(10, burst=5))
     permits.add(100.0, 100.2)
     permits.add(100.3, 100.6)
@@ -196,7 +191,6 @@ def asked(size: BlockSize, rate: float, times: int, *, waits: bool = False) -> l
 
 
 def test_a_block_grows_to_what_is_used_in_time() -> None:
-    """From one call by doubling, and back to one when calls become rare."""
     size = BlockSize([RateLimit(3000, burst=240)])  # permits are stale after 100 ms
     assert asked(size, 449.0, 9) == [1, 2, 4, 8, 16, 32, 45, 45, 45]
     assert size.next(60.0) == 1

@@ -168,7 +168,6 @@ def test_afterwards_calls_begin_at_the_pace_that_was_accepted() -> None:
 
 
 def test_where_too_few_were_accepted_calls_start_slowly() -> None:
-    """Two in flight, and one more for each answer."""
     throttle = paused(until=5.0)
     throttle.began(5.0)
     throttle.answered(1, 5.0, 5.1)

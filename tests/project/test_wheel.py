@@ -161,7 +161,6 @@ class TestDistribution:
         assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
     def test_the_wheel_tells_what_it_needs(self, built: Distribution) -> None:
-        """As pyproject.toml has it: the name, the version, the licence, the libraries."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         with zipfile.ZipFile(built.wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))

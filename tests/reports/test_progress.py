@@ -83,7 +83,6 @@ class TestSpeed:
         assert self.moments(*[(t / 10, max(0, t - 300) * 10) for t in range(400)]).rate == 100
 
     def test_a_pause_of_a_second_or_two_does_not_show(self) -> None:
-        """Rows come in batches."""
         told = self.moments(*[(t / 10, t // 40 * 400) for t in range(320)]).rate
         assert told is not None
         assert 70 <= told <= 130

@@ -20,7 +20,6 @@ from tests.kit.pages import Element, figures_in, read_page, value_at
 from tests.kit.plain_figures import STATES
 from tests.kit.sample_runs import SAMPLES, metrics_of, plain_run, strange_run, troubled_run
 
-COUNTED = ("succeeded", "stopped", "running")
 FORMS = ("bytes_", "count", "number", "rate", "seconds", "share")
 
 
@@ -75,7 +74,6 @@ class TestFigures:
             assert {f"functions.{number}.{name}" for name in wanted} <= shown
 
     def test_what_is_reckoned_is_reckoned_right(self, sample: tuple[Any, Element]) -> None:
-        """Rows in a second, and the shares."""
         metrics, page = sample
         for name, (value, texts) in figures_in(page, "derived").items():
             number, what, *more = (part.replace("~1", ".").replace("~0", "~") for part in name.split("."))
@@ -126,7 +124,6 @@ def test_of_many_tasks_the_longest_twelve_are_drawn(runs: dict[str, dict[str, An
 
 class TestPage:
     def test_it_is_well_formed(self, sample: tuple[Any, Element]) -> None:
-        """Each element is closed, each id is there once, and each link inside leads somewhere."""
         _, page = sample
         ids = Counter(element.attributes["id"] for element in page.all() if "id" in element.attributes)
         assert not [name for name, count in ids.items() if count > 1]

@@ -117,13 +117,11 @@ async def look(chromium: Browser, path: Path, width: int, theme: str) -> dict[st
         return seen
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize(("width", "theme"), [(360, "light"), (1440, "dark")])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_all_is_in_its_place(
     name: str, width: int, theme: str, chromium: Browser, runner: asyncio.Runner, pages: dict[str, Path]
 ) -> None:
-    """No complaints, nothing asked of a network, nothing wider than the page, no pale text, no label on another."""
     seen = runner.run(look(chromium, pages[name], width, theme))
     assert seen == {
         "complaints": [],

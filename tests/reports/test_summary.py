@@ -36,7 +36,6 @@ def of(*functions: dict[str, Any], is_over: bool = True, seconds: float = 12.3) 
 
 
 def test_what_a_run_did() -> None:
-    """Nothing more, and no line wider than a terminal."""
     assert of(WEATHER).splitlines() == [
         "1 function in 12 s",
         "",
@@ -79,14 +78,12 @@ def test_calls_that_have_not_come_back() -> None:
 
 
 def test_an_empty_run() -> None:
-    """A monitor around nothing, and around a query without rows."""
     assert of(seconds=0.5) == "0 functions in 500 ms"
     nothing = figures(seconds=0, latency=latencies(0, 0.0), tasks={}, queued={"mean": 0.0, "peak": 0})
     assert "weather (column): no tasks\n  verdict   nothing ran" in of(nothing)
 
 
 def test_a_run_that_goes_on_says_so() -> None:
-    """Its figures are those so far."""
     assert of(WEATHER, WEATHER, is_over=False).startswith("2 functions in 12 s, so far\n")
 
 
@@ -130,8 +127,6 @@ def test_one_is_not_many() -> None:
 
 
 def test_a_real_run() -> None:
-    """The engine's own figures have all that is asked for."""
-
     async def same(n: int) -> int:
         return n
 

@@ -37,7 +37,6 @@ SURENESS = [
 
 @pytest.mark.parametrize(("sureness", "function"), SURENESS)
 def test_sureness_follows_the_share(sureness: str, function: dict[str, Any]) -> None:
-    """One state alone is the answer; of many none is, and what is not clear promises nothing."""
     found = verdict(function)
     assert found.sureness == sureness
     assert json.loads(json.dumps(found._asdict())) == found._asdict()

@@ -1,5 +1,6 @@
 """One Spark session for all tests, and the means to see from outside what a worker has done and what it left behind."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -17,7 +18,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 import tests.kit
-from asyncudf import AsyncStream, AsyncUDFError
+from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf
 from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
 from tests.kit.interrupts import end_answers
 from tests.kit.leftovers import end_workers, leftovers
@@ -226,6 +227,38 @@ class Journal:
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal")
+
+
+@pytest.fixture
+def noting(journal: Journal) -> Any:
+    """Makes functions with these options that note when they are opened and called."""
+
+    @contextlib.asynccontextmanager
+    async def opened() -> Any:
+        journal.write("open", time.time())
+        yield
+
+    def make(**options: Any) -> Any:
+        @async_pandas_udf("long", resources=opened, **options)
+        async def noted(id: int, opened: None) -> int:  # noqa: A002
+            journal.write("call", time.time(), id)
+            await asyncio.sleep(0.01)
+            return id
+
+        return noted
+
+    return make
+
+
+@pytest.fixture
+def to_its_end(tmp_path: Path) -> Any:
+    """Runs a streaming query over all that there is, from where its checkpoint was."""
+
+    def run(writer: Any, checkpoint: str = "checkpoint") -> None:
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+
+    return run
 
 
 def until(condition: Any, what: str, deadline: float = 300.0) -> None:

@@ -51,8 +51,6 @@ def test_an_async_function_is_opened_and_closed_once_in_each_task_and_knows_its_
 
 @pytest.mark.promise("context")
 def test_the_context_of_a_plain_function(spark):
-    """It tells Spark's partition and task, the attempt, what remains, and a key that is the same in every run."""
-
     @async_pandas_udf("partition int, attempt int, task int, remaining double, key string", timeout=50.0)
     async def told(id: int, context: RuntimeContext):
         return {
@@ -145,7 +143,6 @@ def test_a_failing_task_ends_though_calls_do_not_heed_their_cancellation(spark, 
 
 @pytest.mark.promise("nothing is left")
 def test_the_next_task_in_the_same_worker_starts_clean(spark, journal):
-    """Context variables, the loop and the threads of one task are not those of the next."""
     names = ["asyncudf-loop", "asyncudf-watch"]
 
     @async_pandas_udf("pid bigint, threads array<string>, loop_is_fresh boolean")

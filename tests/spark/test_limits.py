@@ -3,7 +3,6 @@
 # ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
 
 import asyncio
-import contextlib
 import threading
 import time
 
@@ -21,23 +20,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.services]
 LIMIT = RateLimit(40, burst=1)
 
 
-def noting(journal, **options):
-    """A function that notes when it is opened and called."""
-
-    @contextlib.asynccontextmanager
-    async def opened():
-        journal.write("open", time.time())
-        yield
-
-    @async_pandas_udf("long", resources=opened, **options)
-    async def noted(id, opened):
-        journal.write("call", time.time(), id)
-        await asyncio.sleep(0.01)
-        return id
-
-    return noted
-
-
 def burst_used(journal, limit, word="call"):
     """How many calls there were at once beside those that a limit gives one after the other."""
     return ahead_of(limit, journal.times(word), since=journal.times("open")[0])
@@ -45,23 +27,22 @@ def burst_used(journal, limit, word="call"):
 
 @pytest.mark.promise("limits of the job")
 @through("column", "table function", "unordered_wait")
-def test_two_tasks_keep_one_rate(spark, journal, door):
-    df = door(spark.range(0, 60, 1, 2), noting(journal, rate_limit=LIMIT), "id")
+def test_two_tasks_keep_one_rate(spark, journal, door, noting):
+    df = door(spark.range(0, 60, 1, 2), noting(rate_limit=LIMIT), "id")
     assert sorted(row.result for row in df.collect()) == list(range(60))
     assert journal.count("call") == 60
     assert burst_used(journal, LIMIT) <= 1 + 2  # 2% of leeway, and the moment between the two clocks
 
 
-def test_batches_of_a_streaming_query_share_it(spark, journal, lines_of):
-    limited = noting(journal, rate_limit=LIMIT)
+def test_batches_of_a_streaming_query_share_it(journal, lines_of, noting, to_its_end):
+    limited = noting(rate_limit=LIMIT)
     counts = []
 
     def batch(df, number):
         counts.append(len(ordered_wait(df.selectExpr("cast(line AS long) AS id"), limited).collect()))
 
     lines = ["\n".join(map(str, range(start, start + 20))) for start in (0, 20, 40)]
-    query = lines_of(*lines).writeStream.foreachBatch(batch).trigger(availableNow=True).start()
-    query.awaitTermination()
+    to_its_end(lines_of(*lines).writeStream.foreachBatch(batch))
     assert counts == [20, 20, 20]
     assert burst_used(journal, LIMIT) <= 3
 
@@ -121,8 +102,8 @@ def test_one_that_stays_dead_ends_the_job_with_one_error(spark, spark_error):
     assert len(service.begun) < 600, "until both tasks have heard of it"
 
 
-def test_a_query_makes_no_more_calls_than_it_may(spark, journal, spark_error):
-    noted = noting(journal, max_calls=30)
+def test_a_query_makes_no_more_calls_than_it_may(spark, journal, spark_error, noting):
+    noted = noting(max_calls=30)
     assert spark.range(0, 30, 1, 2).select(noted("id")).collect()
     assert journal.count("call") == 30
     error = spark_error(spark.range(0, 100, 1, 2).select(noted("id")))
@@ -164,9 +145,9 @@ def test_functions_of_one_factory_count_for_themselves(spark, journal):
     assert (journal.count("bad"), journal.count("good")) == (40, 40)
 
 
-def test_limits_of_one_name_are_one(spark, journal):
+def test_limits_of_one_name_are_one(spark, journal, noting):
     limit = RateLimit(40, burst=1, name="the one account")
-    left, right = noting(journal, rate_limit=limit), noting(journal, rate_limit=limit)
+    left, right = noting(rate_limit=limit), noting(rate_limit=limit)
     spark.range(0, 40, 1, 2).select(left("id"), right("id")).collect()
     assert journal.count("call") == 80
     assert burst_used(journal, limit) <= 3

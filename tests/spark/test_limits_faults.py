@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -43,30 +42,16 @@ def noted(journal, program, **names):
     return f"JOURNAL = {journal._path!r}\n{set_names}{NOTE}{program}"
 
 
-def noting(journal, **options):
-    @contextlib.asynccontextmanager
-    async def opened():
-        journal.write("open", time.time())
-        yield
-
-    @async_pandas_udf("long", resources=opened, **options)
-    async def noted(id, opened):  # noqa: A002
-        journal.write("call", time.time())
-        return id
-
-    return noted
-
-
 def server_of(url):
     with redis.Redis.from_url(url) as connection:
         return connection.info("server")["process_id"]
 
 
 @pytest.mark.promise("limits of the job")
-def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, until):
+def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, until, noting):
     """The job pauses until it is back, and goes on at its rate."""
     limit = RateLimit(50, burst=2)
-    noted = noting(journal, rate_limit=limit, job_capacity=20)
+    noted = noting(rate_limit=limit, job_capacity=20)
     noted_rows = ordered_wait(spark.range(0, 120, 1, 2), noted, "id")
     with ThreadPoolExecutor() as threads:
         running = threads.submit(noted_rows.collect)
@@ -77,10 +62,10 @@ def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, unt
     assert ahead_of(limit, journal.times("call"), since=journal.times("open")[0]) <= 2 * 2 + 4
 
 
-def test_who_has_the_wrong_password_makes_no_call(spark, journal, spark_error):
+def test_who_has_the_wrong_password_makes_no_call(spark, journal, spark_error, noting):
     password = urlsplit(coordinator_url(None)).password
     url = coordinator_url(None).replace(password, "guessed")
-    noted = noting(journal, rate_limit=RateLimit(50), coordinator=url)
+    noted = noting(rate_limit=RateLimit(50), coordinator=url)
     error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
     assert "does not let us in" in error
     assert "guessed" not in error

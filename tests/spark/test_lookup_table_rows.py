@@ -45,19 +45,18 @@ class TestNames:
             LookupTable(spark, str(tmp_path / "t"), length, 1)
 
 
-def test_a_stream_is_joined_as_it_comes_and_updates_batch_by_batch(spark, tmp_path, lines_of):
+def test_a_stream_is_joined_as_it_comes_and_updates_batch_by_batch(spark, tmp_path, lines_of, to_its_end):
     table = LookupTable(spark, str(tmp_path / "t"), length, "line")
     stream = lines_of("Oslo", "Rome\nOslo")
     with pytest.raises(PySparkException, match="streaming sources must be executed with writeStream"):
         update(table, stream)
     done = []
     writer = stream.writeStream.foreachBatch(lambda batch, number: done.append(update(table, batch)))
-    writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination(60)
+    to_its_end(writer)
     assert sorted(done) in ([(1, 0, 0), (1, 1, 0)], [(0, 1, 0), (2, 0, 0)])
     for how, where in [("left", "t"), ("inner", "t"), ("left", "none"), ("inner", "none")]:
         joined = LookupTable(spark, str(tmp_path / where), length, "line").join(stream, how=how)
-        query = joined.writeStream.format("memory").queryName("lookup_joined").trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        to_its_end(joined.writeStream.format("memory").queryName("lookup_joined"), f"{how} {where}")
         found = sorted(tuple(row) for row in spark.table("lookup_joined").collect())
         count = 0 if (how, where) == ("inner", "none") else 3
         assert [length for _, length in found] == [4 if where == "t" else None] * count

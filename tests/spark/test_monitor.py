@@ -241,7 +241,7 @@ def test_without_a_connection_figures_come_with_the_end_of_tasks(spark, monkeypa
     assert "no task could connect to 127.0.0.1, spark.driver.host" in warning
 
 
-def test_a_stream_is_counted_by_micro_batch(spark, lines_of, tmp_path):
+def test_a_stream_is_counted_by_micro_batch(spark, lines_of, to_its_end):
     """A query that begins in a block is counted until the block ends; `foreachBatch` may have a monitor of its own."""
     runs = []
 
@@ -257,13 +257,7 @@ def test_a_stream_is_counted_by_micro_batch(spark, lines_of, tmp_path):
 
     stream = lines_of("one\ntwo\n", "three\n")
     with monitor(spark) as outer:
-        query = (
-            stream.writeStream.foreachBatch(each)
-            .option("checkpointLocation", str(tmp_path / "c"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(60)
+        to_its_end(stream.writeStream.foreachBatch(each))
     assert sorted(runs) == [[1], [2]]
     assert sum(one["rows"] for one in outer.metrics["functions"]) == 3
     assert {task["batch"] for one in outer.metrics["functions"] for task in one["per_task"]} == {0, 1}

