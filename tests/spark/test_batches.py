@@ -232,6 +232,16 @@ def test_rows_of_somebody_in_the_folder_are_left_as_they_are(spark, service, row
     assert spark.read.parquet(str(tmp_path / "rows")).count() == 40
 
 
+def test_a_state_that_spark_cannot_read_or_write_is_named_with_the_cause(spark, service, rows, tmp_path):
+    (tmp_path / "file").touch()
+    for state, text in [
+        ("nope://x/state", 'the state nope://x/state cannot be read: .*No FileSystem for scheme "nope"$'),
+        (tmp_path / "file" / "state", "the state .*/file/state cannot be written: .*Parent path is not a directory"),
+    ]:
+        with pytest.raises(AsyncUDFError, match=text):
+            submit(rows, ask, "n", service=Jobs(service.url), state=state)
+
+
 def test_parts_that_a_killed_process_has_left_are_gone_in_a_session_that_keeps_them(
     spark, service, rows, tmp_path, monkeypatch
 ):

@@ -103,27 +103,28 @@ class StateFolder:
 
     def check_free(self) -> None:
         """Raises OptionError if somebody has files where a new state would write its own."""
-        if self._is_there("journal"):
-            return
-        for table in ("rows", "parts", "results"):
-            if self._is_there(table):
-                raise OptionError(
-                    f"the folder {self.path} has {table}/ that no submission has written; take a new one as the state"
-                )
+        with self._named("read"):
+            there = [table for table in ("journal", "rows", "parts", "results") if self._is_there(table)]
+        if there and "journal" not in there:
+            raise OptionError(
+                f"the folder {self.path} has {there[0]}/ that no submission has written; take a new one as the state"
+            )
 
     # Journal.
 
     def events(self) -> list[Event]:
         """The journal; empty if it is not there."""
-        try:
+        with self._named("read"):
             lines = self._text(self._at("journal")) if self._is_there("journal") else []
-        except Exception as error:
-            raise AsyncUDFError(f"the state {self.path} cannot be read: {str(error).splitlines()[0]}") from error
         return [Event.from_json(event) for line in lines for event in line.split(BETWEEN)]
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events to the journal, all or none."""
         line, place = BETWEEN.join(event.to_json() for event in events), self._wave("journal")
+        with self._named("written"):
+            self._add(line, place)
+
+    def _add(self, line: str, place: str) -> None:
         hadoop = self._hadoop()
         if hadoop is None:
             self.session.range(0, 1, 1, 1).select(sf.lit(line).alias("value")).write.text(place)
@@ -134,7 +135,7 @@ class StateFolder:
         out.write(bytearray(line.encode()))
         out.close()
         if not files.rename(path(f"{place}/_line"), path(f"{place}/line.txt")):
-            raise AsyncUDFError(f"the state {self.path} cannot be written: {place}")
+            raise OSError(f"{place}/_line cannot be renamed")
 
     # Rows.
 
@@ -347,6 +348,15 @@ class StateFolder:
             return path, path(self.path).getFileSystem(context._jsc.hadoopConfiguration())
         except Exception:
             return None
+
+    @contextlib.contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Errors of Spark and of the storage name the state; those of Java have a long trace in their text."""
+        try:
+            yield
+        except Exception as error:
+            reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+            raise AsyncUDFError(f"the state {self.path} cannot be {what}: {reason}") from error
 
     def _is_there(self, table: str) -> bool:
         if hadoop := self._hadoop():  # without it Spark logs a warning with a long trace
