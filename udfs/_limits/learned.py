@@ -1,0 +1,189 @@
+"""A rate limit whose numbers the service tells: its option, and what is known of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from .._errors.checks import amount, is_plain, text, unknown_name
+from .._errors.exceptions import OptionError
+from .._errors.safe import safe_repr
+from .dialects import DIALECTS, REQUESTS, Dialect, Headers, Own, Told
+from .rate_limit import Cost, RateLimit
+
+Source = str | Callable[[Headers], Mapping[str, Any] | None]
+
+# When little is left, other clients of the same limit are faster than what is known of them. So the pace falls with
+# what is left, from a share of the limit on: a larger one for calls that take long, as their answers tell of the past.
+FEW, MOST_FEW = 0.05, 0.25  # of the limit
+LATE = 3.0  # times what others may take while a call lasts
+FEW_CALLS = 2.0
+LEAST_PACE = 0.1  # of the limit: who does not call learns nothing
+UNTOLD = 0.95  # of a limit of which it is not told what is left: no answer shows that it is passed by a few calls
+LONGER = 1.1  # of a period: what takes longer to come back is a limit of a longer period
+LARGEST_CALL = 0.9  # of the limit: one that needs more would wait for ever
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedLimit(RateLimit):
+    """What `RateLimit.from_headers` returns; its permits are those of the start."""
+
+    source: Source = dataclasses.field(default="ietf", kw_only=True)
+    unit: str = dataclasses.field(default=REQUESTS, kw_only=True)
+    at_most: float = dataclasses.field(default=math.inf, kw_only=True)
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        unit: str,
+        *,
+        start: float,
+        at_most: float | None,
+        per: float | timedelta | str | None,
+        cost: Cost | None,
+        **others: Any,
+    ) -> LearnedLimit:
+        dialect = _dialect(source)
+        text(unit, "unit of a rate limit")
+        if dialect.units and unit not in dialect.units:
+            raise OptionError(unknown_name(f"unit of the {source} headers", unit, dialect.units))
+        start = amount(start, "start of a rate limit")
+        most = math.inf if at_most is None else amount(at_most, "at_most of a rate limit")
+        if start > most:
+            raise OptionError(f"start must not be more than at_most, {most:g}, not {start:g}")
+        if cost is None and "tokens" in unit:
+            raise OptionError(
+                f"a limit of {unit} needs cost=: how many a call takes, such as lambda text: len(text) / 4"
+            )
+        period: Any = dialect.per if per is None else per
+        return cls(start, period, cost=cost, source=source, unit=unit, at_most=most, **others)
+
+    @property
+    def dialect(self) -> Dialect:
+        return _dialect(self.source)
+
+    @property
+    def usual_period(self) -> float:
+        return self.dialect.per
+
+    @property
+    def made_by(self) -> str:
+        """Its call as people are shown it, without its other options."""
+        shown = f'"{self.source}"' if isinstance(self.source, str) else getattr(self.source, "__name__", "...")
+        return f"RateLimit.from_headers({shown}" + (f', "{self.unit}"' if self.unit != REQUESTS else "")
+
+    def seconds_for(self, calls: float, tasks: int) -> float:
+        if not self.at_most < math.inf:
+            return 0.0
+        return self.with_permits(self.at_most).seconds_for(calls, tasks)
+
+    def with_permits(self, permits: float) -> RateLimit:
+        """The same limit with other numbers, as an ordinary one."""
+        return RateLimit(permits, self.per, self.burst, self.cost, self.name, self.scope, settle=self.settle)
+
+
+def _dialect(source: Any) -> Dialect:
+    if isinstance(source, str):
+        if source not in DIALECTS:
+            raise OptionError(unknown_name("dialect of rate limit headers", source, DIALECTS))
+        return DIALECTS[source]
+    if not is_plain(source):
+        raise OptionError(
+            f"the dialect must be one of {', '.join(DIALECTS)}, or a plain function of the headers that returns a dict "
+            f'such as {{"limit": 500, "remaining": 20, "reset": "1s"}}, not {safe_repr(source)}'
+        )
+    return Own(function=source)
+
+
+class Knowledge(NamedTuple):
+    """What the newest answer has told, at the pace of the limit's own period."""
+
+    began: float = -math.inf  # when its call did
+    at: float = -math.inf  # when it came
+    permits: float = 0.0  # in a period
+    capacity: float = math.inf  # of what `left` is a part
+    left: float = math.inf  # inf: not told
+    resets: float = -math.inf  # when the limit is as at the beginning
+    few: float = FEW  # of the capacity, from which on the pace falls
+
+    def moved(self, clock: Callable[[float], float]) -> Knowledge:
+        """The same on another clock."""
+        return self._replace(began=clock(self.began), at=clock(self.at), resets=clock(self.resets))
+
+
+class Learned:
+    """What is known of one limit; times are those of the task's clock.
+
+    Answers are ordered by when their calls began: a later answer of an older call changes nothing.
+    """
+
+    def __init__(self, limit: LearnedLimit) -> None:
+        self.limit = limit
+        self._dialect = limit.dialect
+        self.known = Knowledge(permits=limit.permits, capacity=limit.permits)
+
+    @property
+    def is_told(self) -> bool:
+        return self.known.began > -math.inf
+
+    def tell(self, told: Told, began: float, now: float) -> bool:
+        """An answer tells this; returns whether it is the newest."""
+        return self.adopt(self._knowledge(told, began, now))
+
+    def adopt(self, known: Knowledge) -> bool:
+        """Another task, or an answer, knows this; returns whether it is the newest."""
+        is_newest = known.began >= self.known.began
+        if is_newest:
+            self.known = known
+        return is_newest
+
+    def _knowledge(self, told: Told, began: float, now: float) -> Knowledge:
+        own, before = self.limit.period, self.known
+        per = told.per or own
+        permits, capacity, left, reset = before.permits, before.capacity, told.remaining, told.reset
+        if told.limit is not None:
+            capacity, permits = told.limit, told.limit * own / per
+            is_longer = reset is not None and reset > LONGER * per
+            if self._dialect.refills and left is not None and left < capacity and is_longer:
+                permits = min(permits, (capacity - left) / reset * own)  # type: ignore[operator]
+            if left is None:
+                permits *= UNTOLD
+        few = min(MOST_FEW, max(FEW, LATE * (now - began) / per))
+        resets = now + (per if reset is None else reset)
+        return Knowledge(began, now, permits, capacity, math.inf if left is None else left, resets, few)
+
+    @property
+    def permits(self) -> float:
+        """In a period, if enough is left."""
+        return min(self.known.permits, self.limit.at_most)
+
+    def pace(self, cost: float, now: float) -> float:
+        """The permits in a period that calls of this cost may use now."""
+        known, permits = self.known, self.permits
+        left = self._left(now)
+        if left == math.inf:
+            return permits
+        if self._dialect.spreads:
+            share = left * self.limit.period / max(known.resets - known.at, 1e-3) / permits
+        else:
+            share = left / max(known.few * known.capacity, FEW_CALLS * cost, 1e-9)
+        return permits * min(1.0, max(share, LEAST_PACE))
+
+    def opens(self, cost: float, now: float) -> float:
+        """When as much as a call costs is left, as far as it is known; now or later."""
+        missing = min(cost, LARGEST_CALL * self.known.capacity) - self._left(now)
+        if missing <= 0:
+            return now
+        if self._dialect.refills:
+            return now + missing * self.limit.period / self.permits
+        return max(now, self.known.resets)
+
+    def _left(self, now: float) -> float:
+        known = self.known
+        if self._dialect.refills:
+            return known.left + max(0.0, now - known.at) * known.permits / self.limit.period
+        return math.inf if now >= known.resets else known.left
