@@ -18,9 +18,11 @@ Source = str | Callable[[Headers], Mapping[str, Any] | None]
 
 # When little is left, other clients of the same limit are faster than what is known of them. So the pace falls with
 # what is left, from a share of the limit on: a larger one for calls that take long, as their answers tell of the past.
-FEW, MOST_FEW = 0.05, 0.25  # of the limit
+# In a sliding window a job that is alone uses less by that share; what refills bit by bit it uses in full.
+FEW, FEW_OF_REFILLED, MOST_FEW = 0.05, 0.15, 0.25  # of the limit
 LATE = 3.0  # times what others may take while a call lasts
 FEW_CALLS = 2.0
+MOST_PACE = 1.1  # of the limit: what a window or a bucket has more is used bit by bit
 LEAST_PACE = 0.1  # of the limit: who does not call learns nothing
 UNTOLD = 0.95  # of a limit of which it is not told what is left: no answer shows that it is passed by a few calls
 LONGER = 1.1  # of a period: what takes longer to come back is a limit of a longer period
@@ -107,12 +109,14 @@ class Knowledge(NamedTuple):
     permits: float = 0.0  # in a period
     capacity: float = math.inf  # of what `left` is a part
     left: float = math.inf  # inf: not told
-    resets: float = -math.inf  # when the limit is as at the beginning
+    resets: float = -math.inf  # when the service says that more is left
+    ends: float = -math.inf  # when nothing of this holds any more but the limit
     few: float = FEW  # of the capacity, from which on the pace falls
 
     def moved(self, clock: Callable[[float], float]) -> Knowledge:
         """The same on another clock."""
-        return self._replace(began=clock(self.began), at=clock(self.at), resets=clock(self.resets))
+        times = {name: clock(getattr(self, name)) for name in ("began", "at", "resets", "ends")}
+        return self._replace(**times)
 
 
 class Learned:
@@ -152,9 +156,12 @@ class Learned:
                 permits = min(permits, (capacity - left) / reset * own)  # type: ignore[operator]
             if left is None:
                 permits *= UNTOLD
-        few = min(MOST_FEW, max(FEW, LATE * (now - began) / per))
+        least = FEW_OF_REFILLED if self._dialect.refills else FEW
+        few = min(MOST_FEW, max(least, LATE * (now - began) / per))
         resets = now + (per if reset is None else reset)
-        return Knowledge(began, now, permits, capacity, math.inf if left is None else left, resets, few)
+        # A sliding window has a little more left then, and a fixed one all: the next answers tell.
+        ends = resets if self._dialect.spreads else max(resets, now + per)
+        return Knowledge(began, now, permits, capacity, math.inf if left is None else left, resets, ends, few)
 
     @property
     def permits(self) -> float:
@@ -163,15 +170,15 @@ class Learned:
 
     def pace(self, cost: float, now: float) -> float:
         """The permits in a period that calls of this cost may use now."""
-        known, permits = self.known, self.permits
+        known, permits = self.known, self.known.permits
         left = self._left(now)
         if left == math.inf:
-            return permits
+            return self.permits
         if self._dialect.spreads:
             share = left * self.limit.period / max(known.resets - known.at, 1e-3) / permits
         else:
             share = left / max(known.few * known.capacity, FEW_CALLS * cost, 1e-9)
-        return permits * min(1.0, max(share, LEAST_PACE))
+        return min(self.limit.at_most, permits * min(MOST_PACE, max(share, LEAST_PACE)))
 
     def opens(self, cost: float, now: float) -> float:
         """When as much as a call costs is left, as far as it is known; now or later."""
@@ -186,4 +193,4 @@ class Learned:
         known = self.known
         if self._dialect.refills:
             return known.left + max(0.0, now - known.at) * known.permits / self.limit.period
-        return math.inf if now >= known.resets else known.left
+        return math.inf if now >= known.ends else known.left

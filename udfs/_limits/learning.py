@@ -16,12 +16,13 @@ from .dialects import Headers, lowered
 from .gate import AskingAttempt, CallingTask
 from .learned import Knowledge, Learned, LearnedLimit
 from .permits import GRANT, PermitGate, SharedPermits
-from .rate_limit import Permits, RateLimit
+from .rate_limit import Permits, RateLimit, limit_label
 
 logger = logging.getLogger("asyncudf")
 
 CHANGED = 0.02  # of a pace; less is not worth a new timer
-NEWS = 0.1  # of a pace; of less other tasks learn with the next question that is asked anyway
+NEWS = 0.1  # of a limit; of less other tasks learn with the next question that is asked anyway
+LONG = 1.0  # seconds without permits that other tasks should know of at once
 UNHEARD = 20  # calls that were answered without a word of the limit
 
 # A question for permits that also says what this task has learned, and answers what any task has: of each learned limit
@@ -93,9 +94,9 @@ class Learner:
             if self._silent == UNHEARD:
                 self._silent = -1
                 self._warn(
-                    "%s has learned nothing of %s in %d answers: the headers of an http.session are read by themselves; "
-                    "tell those of other clients by http.tell_limits(headers)",
-                    " and ".join(one.limit.made_by + ")" for one in self.learned.values()), UNHEARD,
+                    "%s has learned nothing of %s in %d answers: the headers of an http.session are read by themselves, "
+                    "those of other clients are told by http.tell_limits(headers)",
+                    " and ".join(limit_label(one.limit) for one in self.learned.values()), UNHEARD,
                 )  # fmt: skip
 
     def _take(self, headers: Headers, began: float) -> None:
@@ -106,7 +107,7 @@ class Learner:
             if senseless:
                 is_senseless = True
                 self._warn(
-                    "%s ignores headers that make no sense, in an answer for %s: %s", limit.made_by + ")", senseless
+                    "%s ignores headers that make no sense, in an answer for %s: %s", limit_label(limit), senseless
                 )
             if not told.is_nothing:
                 self._silent = -1
@@ -119,7 +120,7 @@ class Learner:
     def note(self, learned: Learned) -> None:
         """Let the figures show what is known."""
         limit = learned.limit
-        self._task.counters.totals.learned[limit.made_by + ")"] = (
+        self._task.counters.totals.learned[limit_label(limit)] = (
             self._shared_clock() - (self._task.counters.clock() - learned.known.at),
             learned.permits,
             limit.period,
@@ -176,7 +177,7 @@ class LearningPermits(SharedPermits):
     """
 
     # _learned: with the keys of the coordinator, in one order
-    # _said: the paces of what was last said or learned
+    # _said: `_pacing`, by what was last said or learned
 
     def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]], learner: Learner) -> None:
         by_limit = {id(one.limit): one for one in learner.learned.values()}
@@ -194,18 +195,19 @@ class LearningPermits(SharedPermits):
 
     @property
     def _has_news(self) -> bool:
-        return any(abs(pace - said) > NEWS * said for pace, said in zip(self._paces_now(), self._said, strict=True))
+        return any(abs(own - said) > NEWS * said for own, said in zip(self._pacing(), self._said, strict=True))
 
-    def _paces_now(self) -> list[float]:
-        now = self._clock()
-        return [one.pace(1.0, now) if one.opens(1.0, now) <= now else 0.0 for one in self._learned]
+    def _pacing(self) -> list[float]:
+        """Of each limit the permits in a period, 0 while there are none for long."""
+        soon = self._clock() + LONG
+        return [one.permits if one.opens(1.0, soon) <= soon else 0.0 for one in self._learned]
 
     async def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> list[str]:
         time, told = self._coordinator.time, list[object]()
         for one in self._learned:
             known = one.known.moved(time.theirs)
             told += (known.began, " ".join(map(repr, known))) if one.is_told and time.is_known else ("", "")
-        self._said = self._paces_now()
+        self._said = self._pacing()
         keys, more = [*self._names, self._question(), *self._told], (*told, len(self._learned))
         answer: list[str] = await self._coordinator.run(GRANT_AND_LEARN, keys, *asked, LEASE, begin, *given_back, *more)
         self._answers, rest = answer[: len(self._learned)], answer[len(self._learned) :]
@@ -218,7 +220,7 @@ class LearningPermits(SharedPermits):
                 known = Knowledge(*map(float, answer.split())).moved(self._coordinator.time.ours)
                 if known.began > one.known.began and one.adopt(known):
                     self._learner.note(one)
-        self._said = self._paces_now()
+        self._said = self._pacing()
 
     async def _exchange(self) -> float:
         if self._costs is None and self._has_news:
