@@ -132,6 +132,11 @@ class Sliding(Service):
         self._taken: deque[tuple[float, float]] = deque()
         self._used = 0.0
 
+    def allowed(self, end: float) -> float:
+        """What a client gets that calls as soon as it may: when the limit falls, that is nothing for a while."""
+        ideal = Sliding(self.limit, self.per, self._telling)
+        return sum(ideal._takes(1.0, step / 20) for step in range(int(20 * end))) - self.by_others
+
     def _takes(self, cost: float, now: float) -> bool:
         while self._taken and self._taken[0][0] <= now - self.per:
             self._used -= self._taken.popleft()[1]

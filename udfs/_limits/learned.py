@@ -22,7 +22,6 @@ Source = str | Callable[[Headers], Mapping[str, Any] | None]
 FEW, FEW_OF_REFILLED, MOST_FEW = 0.05, 0.15, 0.25  # of the limit
 LATE = 3.0  # times what others may take while a call lasts
 FEW_CALLS = 2.0
-MOST_PACE = 1.1  # of the limit: what a window or a bucket has more is used bit by bit
 LEAST_PACE = 0.1  # of the limit: who does not call learns nothing
 UNTOLD = 0.95  # of a limit of which it is not told what is left: no answer shows that it is passed by a few calls
 LONGER = 1.1  # of a period: what takes longer to come back is a limit of a longer period
@@ -170,15 +169,15 @@ class Learned:
 
     def pace(self, cost: float, now: float) -> float:
         """The permits in a period that calls of this cost may use now."""
-        known, permits = self.known, self.known.permits
+        known, permits = self.known, self.permits
         left = self._left(now)
         if left == math.inf:
-            return self.permits
+            return permits
         if self._dialect.spreads:
             share = left * self.limit.period / max(known.resets - known.at, 1e-3) / permits
         else:
             share = left / max(known.few * known.capacity, FEW_CALLS * cost, 1e-9)
-        return min(self.limit.at_most, permits * min(MOST_PACE, max(share, LEAST_PACE)))
+        return permits * min(1.0, max(share, LEAST_PACE))
 
     def opens(self, cost: float, now: float) -> float:
         """When as much as a call costs is left, as far as it is known; now or later."""

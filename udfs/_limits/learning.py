@@ -22,7 +22,7 @@ logger = logging.getLogger("asyncudf")
 
 CHANGED = 0.02  # of a pace; less is not worth a new timer
 NEWS = 0.1  # of a limit; of less other tasks learn with the next question that is asked anyway
-LONG = 1.0  # seconds without permits that other tasks should know of at once
+LONG = 1.0  # seconds without permits that other tasks should know of at once, and in which one that waits asks again
 UNHEARD = 20  # calls that were answered without a word of the limit
 
 # A question for permits that also says what this task has learned, and answers what any task has: of each learned limit
@@ -172,8 +172,8 @@ class LearningGate(PermitGate):
 class LearningPermits(SharedPermits):
     """Permits that all tasks share, of which some are of limits that are learned.
 
-    What a task learns it says with the next question for permits, and at once if that changes the pace. It learns what
-    others know with the answer.
+    What a task learns it says with the next question for permits, and at once if the limit is another one. It learns
+    what others know with the answer; a task that waits asks again meanwhile, for calls may be due earlier by then.
     """
 
     # _learned: with the keys of the coordinator, in one order
@@ -225,4 +225,5 @@ class LearningPermits(SharedPermits):
     async def _exchange(self) -> float:
         if self._costs is None and self._has_news:
             self._costs = [0.0] * len(self._limits)
-        return await super()._exchange()
+        pause = await super()._exchange()
+        return min(pause, max(LONG, (self._wakes_at - self._clock()) / 2)) if self._is_waiting else pause
