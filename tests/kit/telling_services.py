@@ -131,11 +131,23 @@ class Sliding(Service):
         super().__init__(*arguments, **options)
         self._taken: deque[tuple[float, float]] = deque()
         self._used = 0.0
+        self._all: list[tuple[float, float]] = []
 
     def allowed(self, end: float) -> float:
-        """What a client gets that calls as soon as it may: when the limit falls, that is nothing for a while."""
-        ideal = Sliding(self.limit, self.per, self._telling)
-        return sum(ideal._takes(1.0, step / 20) for step in range(int(20 * end))) - self.by_others
+        """Without the time in which calls of before are more than a limit that has fallen: it takes nothing then."""
+        closed, used, first = 0.0, 0.0, 0
+        last = iter([*self._all, (math.inf, 0.0)])
+        at, cost = next(last)
+        for step in range(int(10 * end)):
+            now = step / 10
+            while at <= now:
+                used += cost
+                at, cost = next(last)
+            while first < len(self._all) and self._all[first][0] <= now - self.per:
+                used -= self._all[first][1]
+                first += 1
+            closed += 0.1 * self.limit(now) / self.per if used > self.limit(now) else 0.0
+        return super().allowed(end) - closed
 
     def _takes(self, cost: float, now: float) -> bool:
         while self._taken and self._taken[0][0] <= now - self.per:
@@ -143,6 +155,7 @@ class Sliding(Service):
         is_taken = self._used + cost <= self.limit(now)
         if is_taken:
             self._taken.append((now, cost))
+            self._all.append((now, cost))
             self._used += cost
         return is_taken
 

@@ -19,7 +19,7 @@ Source = str | Callable[[Headers], Mapping[str, Any] | None]
 # When little is left, other clients of the same limit are faster than what is known of them. So the pace falls with
 # what is left, from a share of the limit on: a larger one for calls that take long, as their answers tell of the past.
 # In a sliding window a job that is alone uses less by that share; what refills bit by bit it uses in full.
-FEW, FEW_OF_REFILLED, MOST_FEW = 0.05, 0.15, 0.25  # of the limit
+FEW, FEW_OF_REFILLED, MOST_FEW = 0.04, 0.15, 0.25  # of the limit
 LATE = 3.0  # times what others may take while a call lasts
 FEW_CALLS = 2.0
 LEAST_PACE = 0.1  # of the limit: who does not call learns nothing
@@ -68,11 +68,11 @@ class LearnedLimit(RateLimit):
         return _dialect(self.source)
 
     @property
-    def usual_period(self) -> float:
+    def _usual_period(self) -> float:
         return self.dialect.per
 
     @property
-    def made_by(self) -> str:
+    def _made_by(self) -> str:
         """Its call as people are shown it, without its other options."""
         shown = f'"{self.source}"' if isinstance(self.source, str) else getattr(self.source, "__name__", "...")
         return f"RateLimit.from_headers({shown}" + (f', "{self.unit}"' if self.unit != REQUESTS else "")

@@ -176,12 +176,12 @@ class RateLimit:
         return self.period / self.permits
 
     @property
-    def usual_period(self) -> float:
+    def _usual_period(self) -> float:
         """The period if none is given."""
         return PERIODS["second"]
 
     @property
-    def made_by(self) -> str:
+    def _made_by(self) -> str:
         """Its call as people are shown it, without its options."""
         permits = f"{self.permits:_.0f}" if self.permits == int(self.permits) else f"{self.permits:g}"
         return f"RateLimit({permits}"
@@ -223,13 +223,13 @@ def limit_label(limit: RateLimit) -> str:
     ('RateLimit(600, per="minute")', 'RateLimit(2, per=7.5, name="model")')
     """
     given = {
-        "per": None if limit.period == limit.usual_period else _period_label(limit.period),
+        "per": None if limit.period == limit._usual_period else _period_label(limit.period),
         "cost": getattr(limit.cost, "__name__", "...") if callable(limit.cost) else limit.cost,
         "name": None if limit.name is None else f'"{limit.name}"',
         "scope": '"task"' if limit.scope is Scope.TASK else None,
     }
     shown = (f"{name}={value}" for name, value in given.items() if value is not None)
-    return f"{', '.join([limit.made_by, *shown])})"
+    return f"{', '.join([limit._made_by, *shown])})"
 
 
 def _period_label(period: float) -> str:
