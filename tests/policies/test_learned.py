@@ -1,4 +1,4 @@
-"""What is known of a limit that a service tells: the newest answer counts, and little that is left makes calls fewer."""
+"""What is known of a limit that a service tells: the newest answer counts, and calls are fewer when little is left."""
 
 from __future__ import annotations
 
@@ -80,10 +80,12 @@ def test_a_reset_in_the_past_stops_nobody() -> None:
 
 
 def test_what_takes_longer_to_come_back_is_a_limit_of_a_longer_period() -> None:
-    """200 a day, as it is told: 199 are left, and one more is there in 7 min 12 s. It looked like 200 a minute."""
+    """200 a day: one comes back in 7 min 12 s. It looked like 200 a minute, and each call was refused."""
     one = learned()
     one.tell(Told(200, 199, 432.0), began=0.0, now=1.0)
-    assert one.permits * 1440 == pytest.approx(200.0)
+    assert (one.pace(1.0, 1.0), one.opens(1.0, 1.0)) == (200.0, 1.0)  # 199 are there
+    one.tell(Told(200, 0, 86_400.0), began=2.0, now=3.0)
+    assert one.opens(1.0, 3.0) == pytest.approx(435.0)
 
 
 def test_a_limit_of_another_period_and_what_is_not_told() -> None:

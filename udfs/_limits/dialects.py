@@ -122,6 +122,7 @@ class Ietf(Dialect):
 
 
 PARTS = ("limit", "remaining", "reset", "per")
+RANGES = {"limit": (1.0, MOST), "remaining": (0.0, MOST), "per": (0.001, LONGEST_RESET)}
 
 
 def _policies(headers: Headers) -> dict[str, dict[str, Any]]:
@@ -164,20 +165,16 @@ def _reading(given: Mapping[str, tuple[str, Any]], headers: Headers, period: flo
         if value is None:
             continue
         try:
-            parts[key] = _reset(value, headers, period) if key == "reset" else _number(value, least=key != "remaining")
+            parts[key] = _reset(value, headers, period) if key == "reset" else _number(value, *RANGES[key])
         except ValueError:
             senseless = senseless or f"{name}: {safe_repr(value)}"
     return Reading(Told(**parts), senseless)
 
 
-def _number(value: Any, *, least: bool) -> float:
-    """A number of permits or seconds; raises ValueError for what cannot be one.
-
-    Args:
-        least: it has to be more than 0.
-    """
+def _number(value: Any, least: float, most: float) -> float:
+    """A number of permits or seconds; raises ValueError for what cannot be one."""
     number = number_in(value)
-    if number is None or not 0 <= number <= MOST or (least and number == 0):
+    if number is None or not least <= number <= most:
         raise ValueError
     return number
 

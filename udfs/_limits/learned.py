@@ -26,6 +26,7 @@ LEAST_PACE = 0.1  # of the limit: who does not call learns nothing
 UNTOLD = 0.95  # of a limit of which it is not told what is left: no answer shows that it is passed by a few calls
 LONGER = 1.1  # of a period: what takes longer to come back is a limit of a longer period
 LARGEST_CALL = 0.9  # of the limit: one that needs more would wait for ever
+LONGEST_WAIT = 3600.0  # seconds for what headers say, or a period if that is longer; then a call shows whether it is so
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Knowledge(NamedTuple):
     left: float = math.inf  # inf: not told
     resets: float = -math.inf  # when the service says that more is left
     ends: float = -math.inf  # when nothing of this holds any more but the limit
+    refill: float = 0.0  # permits in a second that come back, if they do so bit by bit
     few: float = FEW  # of the capacity, from which on the pace falls
 
     def moved(self, clock: Callable[[float], float]) -> Knowledge:
@@ -126,7 +128,6 @@ class Learned:
 
     def __init__(self, limit: LearnedLimit) -> None:
         self.limit = limit
-        self._dialect = limit.dialect
         self.known = Knowledge(permits=limit.permits, capacity=limit.permits)
 
     @property
@@ -145,22 +146,20 @@ class Learned:
         return is_newest
 
     def _knowledge(self, told: Told, began: float, now: float) -> Knowledge:
-        own, before = self.limit.period, self.known
-        per = told.per or own
-        permits, capacity, left, reset = before.permits, before.capacity, told.remaining, told.reset
+        own, before, dialect = self.limit.period, self.known, self.limit.dialect
+        per, left, reset = told.per or own, told.remaining, told.reset
+        permits, capacity = before.permits, before.capacity
         if told.limit is not None:
-            capacity, permits = told.limit, told.limit * own / per
-            is_longer = reset is not None and reset > LONGER * per
-            if self._dialect.refills and left is not None and left < capacity and is_longer:
-                permits = min(permits, (capacity - left) / reset * own)  # type: ignore[operator]
-            if left is None:
-                permits *= UNTOLD
-        least = FEW_OF_REFILLED if self._dialect.refills else FEW
+            capacity, permits = told.limit, told.limit * own / per * (UNTOLD if left is None else 1.0)
+        refill = capacity / per if dialect.refills else 0.0
+        if reset is not None and left is not None and left < capacity and reset > LONGER * per:
+            refill = min(refill, (capacity - left) / reset)
+        least = FEW_OF_REFILLED if dialect.refills else FEW
         few = min(MOST_FEW, max(least, LATE * (now - began) / per))
         resets = now + (per if reset is None else reset)
         # A sliding window has a little more left then, and a fixed one all: the next answers tell.
-        ends = resets if self._dialect.spreads else max(resets, now + per)
-        return Knowledge(began, now, permits, capacity, math.inf if left is None else left, resets, ends, few)
+        ends = resets if dialect.spreads else max(resets, now + per)
+        return Knowledge(began, now, permits, capacity, math.inf if left is None else left, resets, ends, refill, few)
 
     @property
     def permits(self) -> float:
@@ -173,23 +172,23 @@ class Learned:
         left = self._left(now)
         if left == math.inf:
             return permits
-        if self._dialect.spreads:
+        if self.limit.dialect.spreads:
             share = left * self.limit.period / max(known.resets - known.at, 1e-3) / permits
         else:
-            share = left / max(known.few * known.capacity, FEW_CALLS * cost, 1e-9)
+            share = left / max(known.few * known.capacity, min(FEW_CALLS * cost, MOST_FEW * known.capacity), 1e-9)
         return permits * min(1.0, max(share, LEAST_PACE))
 
     def opens(self, cost: float, now: float) -> float:
         """When as much as a call costs is left, as far as it is known; now or later."""
-        missing = min(cost, LARGEST_CALL * self.known.capacity) - self._left(now)
+        known = self.known
+        missing = min(cost, LARGEST_CALL * known.capacity) - self._left(now)
         if missing <= 0:
             return now
-        if self._dialect.refills:
-            return now + missing * self.limit.period / self.permits
-        return max(now, self.known.resets)
+        opens = now + missing / known.refill if known.refill else known.resets
+        return max(now, min(opens, known.at + max(LONGEST_WAIT, self.limit.period)))
 
     def _left(self, now: float) -> float:
         known = self.known
-        if self._dialect.refills:
-            return known.left + max(0.0, now - known.at) * known.permits / self.limit.period
+        if known.refill:
+            return known.left + max(0.0, now - known.at) * known.refill
         return math.inf if now >= known.ends else known.left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ logger = logging.getLogger("asyncudf")
 CHANGED = 0.02  # of a pace; less is not worth a new timer
 NEWS = 0.1  # of a limit; of less other tasks learn with the next question that is asked anyway
 LONG = 1.0  # seconds without permits that other tasks should know of at once, and in which one that waits asks again
+WAIT_NAMED = 60.0  # seconds; of a longer wait the log tells
 UNHEARD = 20  # calls that were answered without a word of the limit
 
 # A question for permits that also says what this task has learned, and answers what any task has: of each learned limit
@@ -64,7 +66,8 @@ class Learner:
         heard: called when something newer is known.
     """
 
-    # _silent: answered calls since a limit was told
+    # _silent: answered calls without a word of a limit; -1: there was one, or it was warned of
+    # _senseless: when the last call began whose answer was counted; its error may have the same headers
 
     def __init__(
         self, task: CallingTask, limits: Sequence[RateLimit], loop: asyncio.AbstractEventLoop,
@@ -75,6 +78,7 @@ class Learner:
         self.heard: Callable[[], None] = lambda: None
         self._warned: set[str] = set()
         self._silent = 0
+        self._senseless = -math.inf
 
     def tell(self, headers: Headers, began: float) -> None:
         """An answer to a call that began then has these headers; any thread may say so."""
@@ -94,8 +98,8 @@ class Learner:
             if self._silent == UNHEARD:
                 self._silent = -1
                 self._warn(
-                    "%s has learned nothing of %s in %d answers: the headers of an http.session are read by themselves, "
-                    "those of other clients are told by http.tell_limits(headers)",
+                    "%s has learned nothing of %s in %d answers: an http.session tells its headers by itself, for other "
+                    "clients call http.tell_limits(headers)",
                     " and ".join(limit_label(one.limit) for one in self.learned.values()), UNHEARD,
                 )  # fmt: skip
 
@@ -113,9 +117,19 @@ class Learner:
                 self._silent = -1
                 is_news = learned.tell(told, began, now) or is_news
                 self.note(learned)
-        self._task.counters.totals.senseless_answers += is_senseless
+        if is_senseless and began != self._senseless:
+            self._senseless = began
+            self._task.counters.totals.senseless_answers += 1
         if is_news:
             self.heard()
+
+    def waits(self, learned: Learned, seconds: float) -> None:
+        """Calls wait so long until something is left of a limit."""
+        if seconds >= WAIT_NAMED:
+            self._warn(
+                "calls of %s wait for %.0f s, as the service tells that nothing is left of %s until then",
+                seconds, limit_label(learned.limit),
+            )  # fmt: skip
 
     def note(self, learned: Learned) -> None:
         """Let the figures show what is known."""
@@ -157,6 +171,7 @@ class LearningGate(PermitGate):
             self._set_pace(place, learned, cost, now)
             if cost and (own := learned.opens(cost, now)) > opens:
                 opens, self.limit = own, self.limits[place]
+                self._learner.waits(learned, own - now)
         return opens - now if opens > now else super().wait(attempt, now)
 
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
@@ -183,7 +198,10 @@ class LearningPermits(SharedPermits):
         by_limit = {id(one.limit): one for one in learner.learned.values()}
         named = [(name, by_limit[id(limit)]) for name, limit in limits if id(limit) in by_limit]
         self._learner, self._learned = learner, [one for _, one in named]
-        self._told = [link.coordinator.key("told", name, for_all=one.limit.name is not None) for name, one in named]
+        self._told = [
+            link.coordinator.key("told", f"{name}:{limit_label(one.limit)}", for_all=one.limit.name is not None)
+            for name, one in named
+        ]
         self._said = [one.limit.permits for one in self._learned]
         self._answers: Sequence[str] = ()
         super().__init__(link, limits)
@@ -216,8 +234,8 @@ class LearningPermits(SharedPermits):
     async def _lease(self, costs: Sequence[float]) -> None:
         await super()._lease(costs)
         for one, answer in zip(self._learned, self._answers, strict=True):
-            if answer:
-                known = Knowledge(*map(float, answer.split())).moved(self._coordinator.time.ours)
+            if len(numbers := answer.split()) == len(Knowledge._fields):  # a task of another version may have others
+                known = Knowledge(*map(float, numbers)).moved(self._coordinator.time.ours)
                 if known.began > one.known.began and one.adopt(known):
                     self._learner.note(one)
         self._said = self._pacing()
