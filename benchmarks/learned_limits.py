@@ -1,7 +1,7 @@
 """What jobs get of limits that the service tells: `python -m benchmarks.learned_limits --seeds 10`.
 
-Eight tasks with a coordinator run for ten minutes of virtual time, against services that count calls and tell their
-limits in headers. Jobs begin with 60 calls a minute; the limit of 240 changes after 290 seconds, or another client uses
+Eight tasks with a coordinator run for four minutes of virtual time, against services that count calls and tell their
+limits in headers. Jobs begin with 60 calls a minute; the limit of 240 changes after 110 seconds, or another client uses
 a share of it. What is allowed is the limit over the time, without what the other client gets.
 """
 

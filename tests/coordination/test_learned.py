@@ -12,7 +12,7 @@ from asyncudf import RateLimit, http
 from tests.kit.coordinators import OnGivenTime, Server
 from tests.kit.engines import run_tasks
 from tests.kit.limited import now
-from tests.kit.telling_services import CHANGES_AT, JOBS, run_job
+from tests.kit.telling_services import JOBS, run_job
 
 pytestmark = pytest.mark.services
 
@@ -26,12 +26,11 @@ def told(limit: float, left: float | None = None, reset: str = "60s") -> dict[st
 
 @pytest.mark.parametrize("name", ["OpenAI's, another client uses 40%", "GitHub's window, limit halves"])
 def test_a_job_gets_what_a_service_allows_and_is_hardly_refused(server: Server, name: str) -> None:
-    """Eight tasks, for two minutes; `python -m benchmarks.learned_limits` has all services."""
+    """Eight tasks, for three minutes; `python -m benchmarks.learned_limits` has all services."""
     job = JOBS[name]
-    found = run_job(server, job, 0, 120.0)
+    found = run_job(server, job, 0, 180.0)
     assert found.served >= 90.0
     assert found.refused <= 2.0
-    assert CHANGES_AT > 120.0  # the limit that the benchmark changes later
 
 
 def test_what_one_task_is_told_all_know(server: Server) -> None:

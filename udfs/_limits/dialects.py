@@ -7,9 +7,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .._errors.answers import number_in, seconds_until, server_now
+from .._errors.checks import is_plain, text, unknown_name
+from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr, tried
 
 Headers = Mapping[str, Any]  # by names in lower case
@@ -221,6 +223,31 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "ietf": Ietf(),
 }
+
+
+Source = Literal["openai", "anthropic", "github", "ietf"] | Callable[[Headers], Mapping[str, Any] | None]
+
+
+def dialect_of(source: Any, unit: str) -> Dialect:
+    """The dialect of a name, or of a function that reads headers.
+
+    Raises:
+        OptionError: there is none, or it does not have this unit.
+    """
+    text(unit, "unit of a rate limit")
+    if isinstance(source, str):
+        if source not in DIALECTS:
+            raise OptionError(unknown_name("dialect of rate limit headers", source, DIALECTS))
+        found = DIALECTS[source]
+        if found.units and unit not in found.units:
+            raise OptionError(unknown_name(f"unit of the {source} headers", unit, found.units))
+        return found
+    if not is_plain(source):
+        raise OptionError(
+            f"the dialect must be one of {', '.join(DIALECTS)}, or a plain function of the headers that returns a dict "
+            f'such as {{"limit": 500, "remaining": 20, "reset": "1s"}}, not {safe_repr(source)}'
+        )
+    return Own(function=source)
 
 
 def lowered(given: Any) -> dict[str, Any]:

@@ -1,20 +1,13 @@
-"""A rate limit whose numbers the service tells: its option, and what is known of it."""
+"""What is known of a rate limit whose numbers the service tells."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from .._errors.checks import amount, is_plain, text, unknown_name
-from .._errors.exceptions import OptionError
-from .._errors.safe import safe_repr
-from .dialects import DIALECTS, REQUESTS, Dialect, Headers, Own, Told
-from .rate_limit import Cost, RateLimit
-
-Source = str | Callable[[Headers], Mapping[str, Any] | None]
+from .dialects import Told
+from .rate_limit import LearnedLimit
 
 # When little is left, other clients of the same limit are faster than what is known of them. So the pace falls with
 # what is left, from a share of the limit on: a larger one for calls that take long, as their answers tell of the past.
@@ -27,78 +20,6 @@ UNTOLD = 0.95  # of a limit of which it is not told what is left: no answer show
 LONGER = 1.1  # of a period: what takes longer to come back is a limit of a longer period
 LARGEST_CALL = 0.9  # of the limit: one that needs more would wait for ever
 LONGEST_WAIT = 3600.0  # seconds for what headers say, or a period if that is longer; then a call shows whether it is so
-
-
-@dataclasses.dataclass(frozen=True)
-class LearnedLimit(RateLimit):
-    """What `RateLimit.from_headers` returns; its permits are those of the start."""
-
-    source: Source = dataclasses.field(default="ietf", kw_only=True)
-    unit: str = dataclasses.field(default=REQUESTS, kw_only=True)
-    at_most: float = dataclasses.field(default=math.inf, kw_only=True)
-
-    @classmethod
-    def of(
-        cls,
-        source: Source,
-        unit: str,
-        *,
-        start: float,
-        at_most: float | None,
-        per: float | timedelta | str | None,
-        cost: Cost | None,
-        **others: Any,
-    ) -> LearnedLimit:
-        dialect = _dialect(source)
-        text(unit, "unit of a rate limit")
-        if dialect.units and unit not in dialect.units:
-            raise OptionError(unknown_name(f"unit of the {source} headers", unit, dialect.units))
-        start = amount(start, "start of a rate limit")
-        most = math.inf if at_most is None else amount(at_most, "at_most of a rate limit")
-        if start > most:
-            raise OptionError(f"start must not be more than at_most, {most:g}, not {start:g}")
-        if cost is None and "tokens" in unit:
-            raise OptionError(
-                f"a limit of {unit} needs cost=: how many a call takes, such as lambda text: len(text) / 4"
-            )
-        period: Any = dialect.per if per is None else per
-        return cls(start, period, cost=cost, source=source, unit=unit, at_most=most, **others)
-
-    @property
-    def dialect(self) -> Dialect:
-        return _dialect(self.source)
-
-    @property
-    def _usual_period(self) -> float:
-        return self.dialect.per
-
-    @property
-    def _made_by(self) -> str:
-        """Its call as people are shown it, without its other options."""
-        shown = f'"{self.source}"' if isinstance(self.source, str) else getattr(self.source, "__name__", "...")
-        return f"RateLimit.from_headers({shown}" + (f', "{self.unit}"' if self.unit != REQUESTS else "")
-
-    def seconds_for(self, calls: float, tasks: int) -> float:
-        if not self.at_most < math.inf:
-            return 0.0
-        return self.with_permits(self.at_most).seconds_for(calls, tasks)
-
-    def with_permits(self, permits: float) -> RateLimit:
-        """The same limit with other numbers, as an ordinary one."""
-        return RateLimit(permits, self.per, self.burst, self.cost, self.name, self.scope, settle=self.settle)
-
-
-def _dialect(source: Any) -> Dialect:
-    if isinstance(source, str):
-        if source not in DIALECTS:
-            raise OptionError(unknown_name("dialect of rate limit headers", source, DIALECTS))
-        return DIALECTS[source]
-    if not is_plain(source):
-        raise OptionError(
-            f"the dialect must be one of {', '.join(DIALECTS)}, or a plain function of the headers that returns a dict "
-            f'such as {{"limit": 500, "remaining": 20, "reset": "1s"}}, not {safe_repr(source)}'
-        )
-    return Own(function=source)
 
 
 class Knowledge(NamedTuple):
@@ -146,7 +67,7 @@ class Learned:
         return is_newest
 
     def _knowledge(self, told: Told, began: float, now: float) -> Knowledge:
-        own, before, dialect = self.limit.period, self.known, self.limit.dialect
+        own, before, dialect = self.limit.period, self.known, self.limit.reads
         per, left, reset = told.per or own, told.remaining, told.reset
         permits, capacity = before.permits, before.capacity
         if told.limit is not None:
@@ -172,7 +93,7 @@ class Learned:
         left = self._left(now)
         if left == math.inf:
             return permits
-        if self.limit.dialect.spreads:
+        if self.limit.reads.spreads:
             share = left * self.limit.period / max(known.resets - known.at, 1e-3) / permits
         else:
             share = left / max(known.few * known.capacity, min(FEW_CALLS * cost, MOST_FEW * known.capacity), 1e-9)

@@ -15,9 +15,9 @@ from .._errors.failure import Failure
 from .coordinator import LEASE, TaskLink
 from .dialects import Headers, lowered
 from .gate import AskingAttempt, CallingTask
-from .learned import Knowledge, Learned, LearnedLimit
+from .learned import Knowledge, Learned
 from .permits import GRANT, PermitGate, SharedPermits
-from .rate_limit import Permits, RateLimit, limit_label
+from .rate_limit import LearnedLimit, Permits, RateLimit, limit_label
 
 logger = logging.getLogger("asyncudf")
 
@@ -98,8 +98,8 @@ class Learner:
             if self._silent == UNHEARD:
                 self._silent = -1
                 self._warn(
-                    "%s has learned nothing of %s in %d answers: an http.session tells its headers by itself, for other "
-                    "clients call http.tell_limits(headers)",
+                    "%s has learned nothing of %s in %d answers: an http.session tells its headers by itself, "
+                    "for other clients call http.tell_limits(headers)",
                     " and ".join(limit_label(one.limit) for one in self.learned.values()), UNHEARD,
                 )  # fmt: skip
 
@@ -107,7 +107,7 @@ class Learner:
         now, is_news, is_senseless = self._task.counters.clock(), False, False
         for learned in self.learned.values():
             limit = learned.limit
-            told, senseless = limit.dialect.read(headers, limit.unit, limit.period)
+            told, senseless = limit.reads.read(headers, limit.unit, limit.period)
             if senseless:
                 is_senseless = True
                 self._warn(

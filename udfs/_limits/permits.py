@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Sequence
 
 from .block_size import BlockSize, nap_of
 from .coordinator import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
+from .credit import Credit
 from .gate import AskingAttempt, Gate
-from .rate_limit import Credit, LeasedPermits, Permits, RateLimit, limit_label, take, tightest
+from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, take, tightest
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back

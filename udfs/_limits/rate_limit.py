@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from .._errors.checks import (
 )
 from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr
+from .dialects import Dialect, Source, dialect_of
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED_SHARE = 0.02  # of the permits: the default burst
@@ -97,7 +98,7 @@ class RateLimit:
     @classmethod
     def from_headers(
         cls,
-        dialect: Literal["openai", "anthropic", "github", "ietf"] | Callable[..., Mapping[str, Any] | None],
+        dialect: Source,
         unit: str = "requests",
         *,
         start: float,
@@ -140,15 +141,16 @@ class RateLimit:
         >>> RateLimit.from_headers("openai", start=60, at_most=5_000).interval
         1.0
         """
-        from .learned import LearnedLimit
-
         if by is not None:
             raise OptionError(
-                "by= and from_headers do not go together: the service tells one limit, not one for each key"
+                "by= and from_headers do not go together: a service tells one limit, not one for each key"
             )
-        return LearnedLimit.of(
-            dialect, unit, start=start, at_most=at_most, per=per, burst=burst, cost=cost, settle=settle, name=name,
-            scope=scope,
+        period = dialect_of(dialect, unit).per if per is None else per
+        if cost is None and "tokens" in unit:
+            raise OptionError(f"a limit of {unit} needs cost=, what a call takes, such as lambda text: len(text) / 4")
+        return LearnedLimit(
+            amount(start, "start of a rate limit"), period, burst, cost, name, scope, settle=settle,
+            dialect=dialect, unit=unit, at_most=math.inf if at_most is None else at_most,
         )  # fmt: skip
 
     @classmethod
@@ -214,6 +216,43 @@ class RateLimit:
         if self.cost is None:
             return 1.0
         return given_number(self.cost(*arguments) if callable(self.cost) else self.cost, "cost of a rate limit")
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedLimit(RateLimit):
+    """What `RateLimit.from_headers` returns; its permits are those of the start."""
+
+    dialect: Source = field(default="ietf", kw_only=True)
+    unit: str = field(default="requests", kw_only=True)
+    at_most: float = field(default=math.inf, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.at_most != math.inf:
+            object.__setattr__(self, "at_most", amount(self.at_most, "at_most of a rate limit"))
+        if self.permits > self.at_most:
+            raise OptionError(f"start must not be more than at_most, {self.at_most:g}, not {self.permits:g}")
+
+    @property
+    def reads(self) -> Dialect:
+        """What reads the headers."""
+        return dialect_of(self.dialect, self.unit)
+
+    @property
+    def _usual_period(self) -> float:
+        return self.reads.per
+
+    @property
+    def _made_by(self) -> str:
+        source = f'"{self.dialect}"' if isinstance(self.dialect, str) else getattr(self.dialect, "__name__", "...")
+        return f"RateLimit.from_headers({source}" + (f', "{self.unit}"' if self.unit != "requests" else "")
+
+    def seconds_for(self, calls: float, tasks: int) -> float:
+        return self.with_permits(self.at_most).seconds_for(calls, tasks) if self.at_most < math.inf else 0.0
+
+    def with_permits(self, permits: float) -> RateLimit:
+        """The same limit with other numbers, as an ordinary one."""
+        return RateLimit(permits, self.per, self.burst, self.cost, self.name, self.scope, settle=self.settle)
 
 
 def limit_label(limit: RateLimit) -> str:
@@ -406,42 +445,6 @@ class LeasedPermits:
 
 
 Permits = Bucket | LeasedPermits  # of one limit
-
-
-class Credit:
-    """Permits of one limit that calls have taken and not used, for later ones; less than 0 if they have used more.
-
-    They become stale like permits that were leased, unless a call waits for permits. Else a quiet time would save up
-    what all calls before it did not use, and a burst of any size could follow.
-
-    >>> credit = Credit(RateLimit(100))
-    >>> credit.add(8.0, 10.0)
-    >>> credit.left(10.01), credit.left(11.0)
-    (8.0, 0.0)
-    """
-
-    def __init__(self, limit: RateLimit) -> None:
-        self.follow(limit)
-        self._permits, self._since = 0.0, -math.inf
-        self.is_wanted = False  # a call waits
-
-    def follow(self, limit: RateLimit) -> None:
-        """From now on permits become stale as those of this limit."""
-        self._patience = patience_of(limit)
-
-    def left(self, now: float) -> float:
-        if self._permits > 0 and now > self._since + self._patience and not self.is_wanted:
-            self._permits = 0.0
-        return self._permits
-
-    def add(self, permits: float, now: float) -> None:
-        """A call has not used so many."""
-        self._permits = self.left(now) + permits
-        self._since = now
-
-    def use(self, permits: float) -> None:
-        self._permits -= permits
-        self.is_wanted = False
 
 
 def patience_of(limit: RateLimit) -> float:

@@ -25,10 +25,9 @@ from ..._limits.failures import FailureBudget, SharedFailures
 from ..._limits.gate import Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
-from ..._limits.learned import LearnedLimit
 from ..._limits.learning import Learner, LearningGate, LearningPermits
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, Permits, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, Bucket, LearnedLimit, Line, Permits, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
 from ..._limits.spending import Spending
