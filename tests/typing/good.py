@@ -399,6 +399,9 @@ async def limited(city: str, days: int, session: aiohttp.ClientSession) -> str:
 
 def limits() -> None:
     assert_type(RateLimit(100, per=timedelta(minutes=1), scope="task").cost_of(["Oslo"]), float)
+    assert_type(RateLimit.from_headers("openai", "tokens", start=100, at_most=1e6, cost=tokens), RateLimit)
+    RateLimit.from_headers(lambda headers: {"limit": headers["x-quota"]}, start=1, per="second")
+    http.tell_limits({"ratelimit": '"default";r=50;t=30'})
     assert_type(AdaptiveCapacity(minimum=1, maximum=50).maximum, int)
     assert_type(CircuitBreaker(max_open=timedelta(hours=1), failure_on=(OSError, TimeoutError)), CircuitBreaker)
     assert_type(http.ThrottledError(429, retry_after=7).retry_after, float | None)

@@ -141,7 +141,7 @@ def error_code(body: str) -> str:
 def wait_in(body: Any) -> float | None:
     """The seconds to wait that the error in a body asks for, as Google's `RetryInfo` does; None without any."""
     delays = (_item(detail, "retryDelay") for _, _, details in _errors_in(body) for detail in details)
-    return next((wait for delay in delays if (wait := _until(delay, {})) is not None), None)
+    return next((wait for delay in delays if (wait := seconds_until(delay, {})) is not None), None)
 
 
 def status_of(outcome: Any) -> int | None:
@@ -173,8 +173,22 @@ def retry_after(outcome: Any) -> float | None:
     return answer_of(outcome).wait
 
 
+def headers_of(error: BaseException) -> list[Any]:
+    """The headers of all answers in an exception, the exceptions that it was raised from, and those of its group."""
+    found = [] if _has_no_answer(error) else [*_all_headers(error)]
+    return [*found, *(headers for leaf in leaves(error) for headers in headers_of(leaf))] if is_group(error) else found
+
+
+def _all_headers(error: BaseException) -> Iterator[Any]:
+    for one in _outcomes(error):
+        for holder in (one, _attribute(one, "response")):
+            for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
+                if hasattr(headers, "items"):
+                    yield headers
+
+
 def limit_headers(response: Any) -> dict[str, str]:
-    """The headers of a response that `retry_after` and `refusal_of` read, and no others, such as cookies."""
+    """The headers of a response that tell its limits, or when to call again, and no others, such as cookies."""
     return next(_headers(response, _attribute(response, "response")), {})
 
 
@@ -310,7 +324,7 @@ def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[
         yield tried(lambda: _seconds(asked, {}))
     for found in headers:
         for name in MILLISECONDS:
-            yield None if (milliseconds := _number(found.get(name))) is None else milliseconds / 1000
+            yield None if (milliseconds := number_in(found.get(name))) is None else milliseconds / 1000
         yield _seconds(found.get("retry-after"), found)
     yield from map(wait_in, bodies)
 
@@ -329,8 +343,10 @@ def _of_limits(headers: Any) -> dict[str, Any]:
     # Not every client's headers are a Mapping (urllib has an email's), and some tell upper from lower case.
     found: dict[str, Any] = {}
     for name, value in headers.items():
-        if issubclass(type(name), str) and type(value) in (str, int, float) and (lower := name.lower()) in NAMES:
-            found.setdefault(lower, value)
+        if issubclass(type(name), str) and type(value) in (str, int, float):
+            lower = name.lower()
+            if lower in NAMES or "ratelimit" in lower:
+                found.setdefault(lower, value)
     return found
 
 
@@ -338,13 +354,13 @@ def _seconds(value: Any, headers: Mapping[str, Any]) -> float | None:
     """The seconds to wait, from a number of them, a timedelta or an HTTP date."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if (number := _number(value)) is not None:
+    if (number := number_in(value)) is not None:
         return number
-    return None if (date := _date(value)) is None else date.timestamp() - _now(headers)
+    return None if (date := _date(value)) is None else date.timestamp() - server_now(headers)
 
 
 def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
-    waits = {name: wait for name in RESETS if (wait := _until(headers.get(name), headers)) is not None}
+    waits = {name: wait for name in RESETS if (wait := seconds_until(headers.get(name), headers)) is not None}
     if "x-ratelimit-reset-after" in waits:
         waits.pop("x-ratelimit-reset", None)  # the same time, by the server's clock
     left = {name: _left(headers, RESETS[name]) for name in waits}
@@ -353,31 +369,32 @@ def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
     return max(spent or others, default=None)
 
 
-def _until(value: Any, headers: Mapping[str, Any]) -> float | None:
+def seconds_until(value: Any, headers: Mapping[str, Any]) -> float | None:
     """The seconds until a limit is reset, from a number of them, a time since 1970 in (milli)seconds, or `6m0s`."""
-    number = _number(value)
+    number = number_in(value)
     if number is None:
         text = value.strip() if type(value) is str and len(value) <= LONGEST_TEXT else ""
         parts = PART.findall(text) if DURATION.fullmatch(text) else ()
         return sum(float(count) * UNITS[unit] for count, unit in parts) if parts else None
     if number >= LONGEST_WAIT:
-        number = (number if number < 100 * LONGEST_WAIT else number / 1000) - _now(headers)
+        number = (number if number < 100 * LONGEST_WAIT else number / 1000) - server_now(headers)
     return max(0.0, number)
 
 
 def _left(headers: Mapping[str, Any], name: str) -> float | None:
-    left = _number(headers.get(name))
+    left = number_in(headers.get(name))
     return None if left is None else max(0.0, left)
 
 
-def _number(value: Any) -> float | None:
+def number_in(value: Any) -> float | None:
+    """A number, or the one that a text is; None for anything else, and for NaN."""
     if type(value) is bool or not issubclass(type(value), (int, float, str)):
         return None
     number = tried(lambda: None if issubclass(type(value), str) and len(value) > LONGEST_TEXT else float(value))
     return None if number is None or math.isnan(number) else number
 
 
-def _now(headers: Mapping[str, Any]) -> float:
+def server_now(headers: Mapping[str, Any]) -> float:
     """The time by the server's clock, if it sends one: two clocks may differ by more than the wait."""
     return (_date(headers.get("date")) or datetime.now(UTC)).timestamp()
 

@@ -52,6 +52,18 @@ def amounts(of_units: Mapping[str, float]) -> str:
     return ", ".join(f"{amount_(value)} {unit}" for unit, value in of_units.items())
 
 
+def per_period(seconds_: float) -> str:
+    """The period of a rate.
+
+    >>> [per_period(value) for value in (1.0, 60.0, 86400.0, 7.5)]
+    ['a second', 'a minute', 'a day', 'in 7.5 s']
+    """
+    return _PERIODS.get(seconds_) or f"in {seconds(seconds_)}"
+
+
+_PERIODS = {1.0: "a second", 60.0: "a minute", 3600.0: "an hour", 86400.0: "a day"}
+
+
 def count(value: float | None) -> str:
     """A whole number.
 

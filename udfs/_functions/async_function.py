@@ -54,6 +54,9 @@ CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
 # call with the mistake: it fails the task, unless an attempt has failed meanwhile, which may be the reason.
 FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncudf_fail_task")
 
+# Takes the headers of an answer, and when its call began; None: no limit of the function is learned from them.
+TELL_LIMITS: ContextVar[Callable[[Any, float], None] | None] = ContextVar("asyncudf_tell_limits")
+
 
 class RuntimeContext:
     """The task that a function runs in, and the row that it is working on.

@@ -195,6 +195,11 @@ class ServerTime:
         self._least = max(self._least, sent - said)
         self._most = min(self._most, received - said)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there was an answer."""
+        return self._most < math.inf
+
     def ours(self, time: float) -> float:
         """An upper bound of the task's time at this time of the server."""
         return time + self._most

@@ -7,9 +7,11 @@ import math
 import uuid
 from collections.abc import Awaitable, Sequence
 
+from .block_size import BlockSize, nap_of
 from .coordinator import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
+from .credit import Credit
 from .gate import AskingAttempt, Gate
-from .rate_limit import BlockSize, Credit, LeasedPermits, Permits, RateLimit, limit_label, nap_of, take, tightest
+from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, take, tightest
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
@@ -217,8 +219,7 @@ class SharedPermits(PeriodicTask):
         if self._timer is not None:
             if costs == self._waits_for:
                 return False
-            self._timer.cancel()  # it may need fewer by now, as a call has given back what it did not use
-            self._timer = None
+            self._forget_timer()  # it may need fewer by now, as a call has given back what it did not use
         now = self._clock()
         self._is_late = self._is_late or now > self._wakes_at + self._nap
         self._wakes_at = math.inf
@@ -242,14 +243,26 @@ class SharedPermits(PeriodicTask):
             self._poke()
         return wait == 0.0
 
+    def follow(self, number: int, limit: RateLimit) -> None:
+        """From now on the permits of a limit come as this one says, and a call that waits asks again."""
+        self._limits[number] = limit
+        self._leased[number].follow(limit)
+        self._size.follow(self._limits)
+        self._nap = nap_of(self._limits)
+        self._forget_timer()
+
     def tightest(self, costs: Sequence[float]) -> int | None:
         """Which of the limits lets a call begin last; None while permits are asked for."""
         return tightest(self._leased, costs, self._clock())
 
     async def close(self) -> None:
         await super().close()
+        self._forget_timer()
+
+    def _forget_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _last_message(self) -> Awaitable[object] | None:
         nothing = [one for limit in self._limits for one in (limit.saved * limit.interval, 0.0, 0.0)]
@@ -266,8 +279,11 @@ class SharedPermits(PeriodicTask):
         ]
 
     def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> Awaitable[list[str]]:
-        question = self._link.coordinator.key("question", uuid.uuid4().hex)
-        return self._coordinator.run(GRANT, [*self._names, question], *asked, LEASE, begin, *given_back)
+        return self._coordinator.run(GRANT, [*self._names, self._question()], *asked, LEASE, begin, *given_back)
+
+    def _question(self) -> str:
+        """A name for the next question."""
+        return self._coordinator.key("question", uuid.uuid4().hex)
 
     @property
     def _lead(self) -> float:
@@ -387,6 +403,15 @@ class PermitGate(Gate):
             for credit, cost, taken in zip(self._credits, given, costs, strict=False):
                 credit.use(cost - taken)
         return wait
+
+    def follow(self, place: int, limit: RateLimit) -> None:
+        """From now on the permits of the limit at this place come as this one says."""
+        self._credits[place].follow(limit)
+        if place in self._places:
+            self._own[self._places.index(place)].follow(limit)
+        elif self._shared is not None:
+            places, shared = self._shared
+            shared.follow(places.index(place), limit)
 
     def settle(self, place: int, reserved: float, used: float, now: float) -> None:
         """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""

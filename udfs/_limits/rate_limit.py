@@ -25,18 +25,13 @@ from .._errors.checks import (
 )
 from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr
+from .dialects import Dialect, Source, dialect_of
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED_SHARE = 0.02  # of the permits: the default burst
 LATE_USE = 0.02  # of the period: how late a permit may be used, beside what the burst allows
 TIMER_DELAY = 0.5  # seconds that a timer may come late, at most
 TIME_ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
-LONGEST_BLOCK = 0.4  # seconds for which permits are leased at once
-MORE_CALLS = 2  # calls
-BLOCK_GROWTH = 1.1  # of a block from one question to the next, after one that was too long
-NAPS = 0.01, 0.02  # seconds: several calls begin together, because each wake-up of a task costs
-NAP_CALLS = 10  # of the whole job that begin together at a high rate, after a shorter nap
-WAKES_LATE = 0.01  # seconds that a task may wake late and still use its permits
 
 Cost = float | Callable[..., float]
 
@@ -101,6 +96,64 @@ class RateLimit:
             text(self.name, "name of a rate limit")
 
     @classmethod
+    def from_headers(
+        cls,
+        dialect: Source,
+        unit: str = "requests",
+        *,
+        start: float,
+        at_most: float | None = None,
+        per: float | timedelta | Literal["second", "minute", "hour", "day"] | None = None,
+        burst: float | None = None,
+        cost: Cost | None = None,
+        settle: Callable[..., float] | None = None,
+        name: str | None = None,
+        scope: Scope | Literal["job", "task"] = Scope.JOB,
+        by: None = None,
+    ) -> RateLimit:
+        """A limit that the service tells in the headers of its answers, also of those that refuse a call.
+
+        The newest answer counts, of all tasks: of two that whose call began later. When little is left of the limit,
+        because other clients use it too, calls become fewer; when nothing is left they wait. Headers that make no sense
+        are ignored, counted, and warned of once.
+
+        An `http.session` tells the headers of its answers by itself, and so does an exception that has them, such as
+        those of openai, anthropic, httpx and aiohttp; all else tells them by `http.tell_limits(headers)`.
+
+        Args:
+            dialect: "openai" (`x-ratelimit-limit-requests`), "anthropic" (`anthropic-ratelimit-requests-limit`),
+                "github" (`x-ratelimit-limit`; a window that ends at the reset), "ietf" (`RateLimit`,
+                `RateLimit-Policy`); or a plain function of the headers, by their names in lower case, that returns a
+                dict with what they tell of "limit", "remaining", "reset" (a number of seconds, "6m0s", a time) and
+                "per" (seconds), or None.
+            unit: "requests" or "tokens"; of Anthropic also "input_tokens" and "output_tokens"; of IETF headers a unit,
+                or the name of a policy. For several give a list with a limit for each.
+            start: permits in a period, before the first answer.
+            at_most: permits in a period, whatever the service tells.
+            per: the period of `start` and `at_most`, and of a limit that is told without one; "hour" for GitHub, else
+                "minute", unless given.
+            burst, cost, settle, name, scope: as in `RateLimit`; a limit of tokens needs a `cost`.
+            by: has to be left out.
+
+        Raises:
+            OptionError: an unknown dialect or unit, or a value that cannot work.
+
+        >>> RateLimit.from_headers("openai", start=60, at_most=5_000).interval
+        1.0
+        """
+        if by is not None:
+            raise OptionError(
+                "by= and from_headers do not go together: a service tells one limit, not one for each key"
+            )
+        period = dialect_of(dialect, unit).per if per is None else per
+        if cost is None and "tokens" in unit:
+            raise OptionError(f"a limit of {unit} needs cost=, what a call takes, such as lambda text: len(text) / 4")
+        return LearnedLimit(
+            amount(start, "start of a rate limit"), period, burst, cost, name, scope, settle=settle,
+            dialect=dialect, unit=unit, at_most=math.inf if at_most is None else at_most,
+        )  # fmt: skip
+
+    @classmethod
     def all_of(cls, value: Any, name: str) -> tuple[RateLimit, ...]:
         """What the option `rate_limit=` accepts: None, one limit or several."""
         given = several(value, name, cls, "a RateLimit, such as RateLimit(100, per='second')")
@@ -123,6 +176,17 @@ class RateLimit:
     def interval(self) -> float:
         """Seconds for one permit."""
         return self.period / self.permits
+
+    @property
+    def _usual_period(self) -> float:
+        """The period if none is given."""
+        return PERIODS["second"]
+
+    @property
+    def _made_by(self) -> str:
+        """Its call as people are shown it, without its options."""
+        permits = f"{self.permits:_.0f}" if self.permits == int(self.permits) else f"{self.permits:g}"
+        return f"RateLimit({permits}"
 
     @property
     def _strict(self) -> str:
@@ -154,21 +218,57 @@ class RateLimit:
         return given_number(self.cost(*arguments) if callable(self.cost) else self.cost, "cost of a rate limit")
 
 
+@dataclasses.dataclass(frozen=True)
+class LearnedLimit(RateLimit):
+    """What `RateLimit.from_headers` returns; its permits are those of the start."""
+
+    dialect: Source = field(default="ietf", kw_only=True)
+    unit: str = field(default="requests", kw_only=True)
+    at_most: float = field(default=math.inf, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.at_most != math.inf:
+            object.__setattr__(self, "at_most", amount(self.at_most, "at_most of a rate limit"))
+        if self.permits > self.at_most:
+            raise OptionError(f"start must not be more than at_most, {self.at_most:g}, not {self.permits:g}")
+
+    @property
+    def reads(self) -> Dialect:
+        """What reads the headers."""
+        return dialect_of(self.dialect, self.unit)
+
+    @property
+    def _usual_period(self) -> float:
+        return self.reads.per
+
+    @property
+    def _made_by(self) -> str:
+        source = f'"{self.dialect}"' if isinstance(self.dialect, str) else getattr(self.dialect, "__name__", "...")
+        return f"RateLimit.from_headers({source}" + (f', "{self.unit}"' if self.unit != "requests" else "")
+
+    def seconds_for(self, calls: float, tasks: int) -> float:
+        return self.with_permits(self.at_most).seconds_for(calls, tasks) if self.at_most < math.inf else 0.0
+
+    def with_permits(self, permits: float) -> RateLimit:
+        """The same limit with other numbers, as an ordinary one."""
+        return RateLimit(permits, self.per, self.burst, self.cost, self.name, self.scope, settle=self.settle)
+
+
 def limit_label(limit: RateLimit) -> str:
     """A limit as people are shown it.
 
     >>> limit_label(RateLimit(600, per="minute")), limit_label(RateLimit(2, per=7.5, name="model"))
     ('RateLimit(600, per="minute")', 'RateLimit(2, per=7.5, name="model")')
     """
-    permits = f"{limit.permits:_.0f}" if limit.permits == int(limit.permits) else f"{limit.permits:g}"
     given = {
-        "per": None if limit.period == 1 else _period_label(limit.period),
+        "per": None if limit.period == limit._usual_period else _period_label(limit.period),
         "cost": getattr(limit.cost, "__name__", "...") if callable(limit.cost) else limit.cost,
         "name": None if limit.name is None else f'"{limit.name}"',
         "scope": '"task"' if limit.scope is Scope.TASK else None,
     }
     shown = (f"{name}={value}" for name, value in given.items() if value is not None)
-    return f"RateLimit({', '.join([permits, *shown])})"
+    return f"{', '.join([limit._made_by, *shown])})"
 
 
 def _period_label(period: float) -> str:
@@ -246,9 +346,13 @@ class Bucket:
     # `saved`: these are the 2% that any second may have more.
 
     def __init__(self, limit: RateLimit, line: Line | None = None) -> None:
+        self._line = line or Line()
+        self.follow(limit)
+
+    def follow(self, limit: RateLimit) -> None:
+        """From now on permits come as this limit says."""
         self.interval, self._saved = limit.interval, limit.saved
         self._leeway = min(TIMER_DELAY, LATE_USE * limit.period)
-        self._line = line or Line()
 
     def due(self, cost: float, now: float) -> float:
         """When a call of this cost may begin, now or later."""
@@ -285,10 +389,14 @@ class LeasedPermits:
     # _stretches: (start, end, ahead) on the task's clock, in their order; what lies before `start` is used or stale
 
     def __init__(self, limit: RateLimit) -> None:
-        self.interval, self._saved = limit.interval, limit.saved
-        self._patience = _patience(limit)
+        self.follow(limit)
         self.stale = 0.0
         self._stretches: deque[tuple[float, float, float]] = deque()
+
+    def follow(self, limit: RateLimit) -> None:
+        """From now on permits come as this limit says; those that it has are as many as come in their time."""
+        self.interval, self._saved = limit.interval, limit.saved
+        self._patience = patience_of(limit)
 
     def add(self, start: float, end: float, ahead: float = 0.0) -> None:
         """Permits that come due in this time; the clock of who granted them is `ahead` by so many seconds."""
@@ -339,95 +447,6 @@ class LeasedPermits:
 Permits = Bucket | LeasedPermits  # of one limit
 
 
-class Credit:
-    """Permits of one limit that calls have taken and not used, for later ones; less than 0 if they have used more.
-
-    They become stale like permits that were leased, unless a call waits for permits. Else a quiet time would save up
-    what all calls before it did not use, and a burst of any size could follow.
-
-    >>> credit = Credit(RateLimit(100))
-    >>> credit.add(8.0, 10.0)
-    >>> credit.left(10.01), credit.left(11.0)
-    (8.0, 0.0)
-    """
-
-    def __init__(self, limit: RateLimit) -> None:
-        self._patience = _patience(limit)
-        self._permits, self._since = 0.0, -math.inf
-        self.is_wanted = False  # a call waits
-
-    def left(self, now: float) -> float:
-        if self._permits > 0 and now > self._since + self._patience and not self.is_wanted:
-            self._permits = 0.0
-        return self._permits
-
-    def add(self, permits: float, now: float) -> None:
-        """A call has not used so many."""
-        self._permits = self.left(now) + permits
-        self._since = now
-
-    def use(self, permits: float) -> None:
-        self._permits -= permits
-        self.is_wanted = False
-
-
-class BlockSize:
-    """For how many calls permits are asked at once: as many as begin before permits become stale, found by doubling.
-
-    A fast task asks now and then for many, a slow one for one call each time, and little is left unused.
-    """
-
-    # A task that had to wait for permits it holds uses each when it comes due, and may ask for more at once, and for a
-    # little more than it used, so that of tasks that always want more the smaller ones catch up. A task that did not
-    # wait has no more rows or no free slots, and would only let permits become stale.
-    #
-    # A block is a stretch of time that no other task has. If permits in it became stale it was too long: the slots were
-    # taken within a part of it, or calls waited for another limit meanwhile. Then the next one is half as long, and
-    # those after it grow slowly.
-    #
-    # _most: calls of a block, after one that was too long
-
-    def __init__(self, limits: Sequence[RateLimit]) -> None:
-        self._ahead = min([LONGEST_BLOCK, *map(_patience, limits)])
-        self._calls = 1
-        self._most = math.inf
-        self._begun = 0
-        self._has_waited = False
-        self._since: float | None = None
-
-    def began(self) -> None:
-        self._begun += 1
-
-    def waited(self) -> None:
-        self._has_waited = True
-
-    def soon(self, now: float, seconds: float) -> int:
-        """How many calls will begin in so many seconds, as many began since the last question; 0 after a single one."""
-        if self._since is None or self._calls == 1:
-            return 0
-        return math.floor(self._begun * seconds / max(now - self._since, seconds))
-
-    def next(self, now: float, least: float = 0.0, *, was_too_long: bool = False) -> int:
-        """The calls to ask permits for now: at the soonest the next permits come in `least` seconds.
-
-        If permits have become stale since the last question, the block was too long.
-        """
-        if self._since is not None:
-            rate = self._begun / max(now - self._since, TIME_ROUNDING)
-            found = math.ceil(rate * max(least, LONGEST_BLOCK if self._has_waited else self._ahead))
-            self._most = max(self._calls / 2, rate * least) if was_too_long else self._most * BLOCK_GROWTH
-            self._calls = max(1, int(min(2 * self._calls, found + MORE_CALLS * self._has_waited, self._most)))
-        self._since, self._begun, self._has_waited = now, 0, False
-        return self._calls
-
-
-def nap_of(limits: Sequence[RateLimit]) -> float:
-    """Seconds that a task waits at least for permits; if it does not wake late, none is stale by then."""
-    shortest, longest = NAPS
-    bounds = (min((_patience(one) - WAKES_LATE) / 2, NAP_CALLS * one.interval) for one in limits)
-    return max(shortest, min(longest, *bounds))
-
-
-def _patience(limit: RateLimit) -> float:
+def patience_of(limit: RateLimit) -> float:
     """Seconds after which a permit that was not used is stale."""
     return limit.saved * limit.interval + LATE_USE * limit.period

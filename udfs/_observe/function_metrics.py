@@ -50,6 +50,12 @@ def _add_amounts(mine: dict[Any, float], more: Mapping[Any, float]) -> dict[Any,
     return mine
 
 
+def _add_newest(mine: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    for key, dated in more.items():
+        mine[key] = max(mine.get(key, dated), dated)
+    return mine
+
+
 SUM = Kind(int, operator.add)
 PEAK = Kind(int, max)
 COUNTS = Kind(Counter, _add_counts, dict, Counter)  # by the kind of an error
@@ -57,6 +63,12 @@ EXAMPLES = Kind(dict, _add_examples, dict, dict)  # by the same kinds
 AMOUNTS = Kind(dict, _add_amounts, dict, dict)
 LAST = Kind(lambda: None, lambda mine, more: more or mine, None, lambda plain: plain and tuple(plain))
 SKETCH = Kind(LatencySketch, LatencySketch.merge, LatencySketch.to_plain, LatencySketch.from_plain)
+NEWEST = Kind(
+    dict,
+    _add_newest,
+    lambda learned: {limit: [*told] for limit, told in learned.items()},
+    lambda plain: {limit: tuple(told) for limit, told in plain.items()},
+)
 TIME = Kind(
     lambda: dict.fromkeys(State, 0.0),
     _add_amounts,
@@ -200,6 +212,10 @@ class FunctionMetrics:
     spent_squares: dict[str, float] = _figure("The squares of these costs.", AMOUNTS)  # tell how much costs differ
     unsettled: Counter[str] = _figure(
         "Attempts that count with what they had reserved, by the error that `settle` raised for them.", COUNTS
+    )
+    senseless_answers: int = _figure("Answers with headers of a rate limit that made no sense.", unit="answer")
+    learned: dict[str, tuple[float, float, float, str]] = _figure(
+        "What the service told last of a limit: when, permits, in how many seconds, and their unit.", NEWEST
     )
     limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)
     ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)

@@ -218,6 +218,10 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
     return {
         **{figure.name: getattr(metrics, figure.name) for figure in TOTALS},
         "limit_seconds": dict(metrics.limit_seconds),
+        "learned": {
+            limit: dict(zip(("told", "permits", "per", "unit"), newest, strict=True))
+            for limit, newest in metrics.learned.items()
+        },
         "spent": dict(metrics.spent),
         "spent_squares": dict(metrics.spent_squares),
         "unsettled": dict(metrics.unsettled.most_common()),

@@ -4,6 +4,7 @@
 - `raise_for_status(response)` raises a `ThrottledError`, a `RetryableError` or a `PermanentError`, with the beginning
   of the response.
 - `error_for(status)` makes such an error for one item in the answer of a bulk endpoint.
+- `tell_limits(headers)` tells the limits that are `RateLimit.from_headers` what the service says of them.
 - `is_retryable` is a default for `retry_on=`: throttled and retryable responses, connections, timeouts, nothing else.
 
     @async_pandas_udf(
@@ -45,6 +46,7 @@ from ._errors import (
     is_retryable,
     raise_for_status,
 )
+from ._limits import tell_limits
 from ._session import SessionFactory, session
 from ._tokens import Request
 
@@ -59,6 +61,7 @@ __all__ = (
     "is_retryable",
     "raise_for_status",
     "session",
+    "tell_limits",
 )
 
 _publish(__name__, [globals()[name] for name in __all__])

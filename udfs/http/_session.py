@@ -15,7 +15,8 @@ from .._errors.answers import refusal_of
 from .._errors.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import presentable, safe_repr
-from .._functions.async_function import CURRENT_CALL
+from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
+from ._limits import telling
 from ._tokens import RenewedToken, Request, Token, called, responses
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ class SessionFactory:
         options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
         if token is not None:
             options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
+        if TELL_LIMITS.get(None) is not None:
+            options["response_class"] = telling(options.get("response_class", aiohttp.ClientResponse))
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)

@@ -102,9 +102,9 @@ class Calls:
         )
         # No longer than a row or an attempt may take, or deadlines would be seen too late.
         self.pause = min(LONGEST_PAUSE, options.timeout or math.inf, options.attempt_timeout or math.inf)
-        # The function, or a resource of it, may ask for its row.
+        # The function, or a resource of it, may ask for its row; limits that are learned, for when the call began.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
-        self.asks = spec.has_context or asking
+        self.asks = spec.has_context or asking or service.learner is not None
         # An attempt gets copies of arguments that it could edit, as another attempt may follow: lists and dicts, and
         # the dict that is the argument of each AsyncFunction.
         self._copies = may_edit or spec.takes_mapping

@@ -25,8 +25,9 @@ from ..._limits.failures import FailureBudget, SharedFailures
 from ..._limits.gate import Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
+from ..._limits.learning import Learner, LearningGate, LearningPermits
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, Bucket, LearnedLimit, Line, Permits, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
 from ..._limits.spending import Spending
@@ -116,6 +117,10 @@ class Service:
             redacted=options.redacted,
         )
         self.held_failures: HeldFailures | None = None
+        self.learner: Learner | None = None
+        if any(isinstance(limit, LearnedLimit) for limit in options.rate_limit):
+            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
+            self.learner.heard = self.wake
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
             self.held_failures = HeldFailures(options.breaker.window, self)
@@ -166,14 +171,18 @@ class Service:
         for budget in options.budgets:
             gates.append(self.spending.gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
         if options.rate_limit:
-            gates.append(
-                PermitGate(
-                    options.rate_limit,
-                    [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)],
-                    None,
-                )
-            )
+            buckets = [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)]
+            gates.append(self._permit_gate(buckets, None))
         return gates
+
+    def _permit_gate(
+        self, own: Sequence[tuple[int, Permits]], shared: tuple[Sequence[int], SharedPermits] | None
+    ) -> PermitGate:
+        """The gate of the rate limits: see `PermitGate`."""
+        limits = self._options.rate_limit
+        if self.learner is None:
+            return PermitGate(limits, own, shared)
+        return LearningGate(limits, own, shared, self.learner)
 
     def _shared_gates(
         self,
@@ -221,11 +230,24 @@ class Service:
         if limits := options.rate_limit:
             places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
             own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            shared = (places, owned(SharedPermits(link, config.rates(limits)))) if places else None
-            gates.append(PermitGate(limits, own, shared))
+            shared = (places, owned(self._shared_permits(link, config.rates(limits)))) if places else None
+            gates.append(self._permit_gate(own, shared))
         if (failures := self.failures) is not None:
             failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
+
+    def _shared_permits(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> SharedPermits:
+        """The permits of limits of the job."""
+        if (learner := self.learner) is None:
+            return SharedPermits(link, limits)
+        permits = LearningPermits(link, limits, learner)
+
+        def heard() -> None:
+            permits.heard()
+            self.wake()
+
+        learner.heard = heard
+        return permits
 
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know of the service."""

@@ -12,7 +12,7 @@ from typing import Any
 from asyncudf.queues import StreamElement
 
 from ..._errors.exceptions import FatalError
-from ..._functions.async_function import FAIL_TASK, RuntimeContext
+from ..._functions.async_function import FAIL_TASK, TELL_LIMITS, RuntimeContext
 from ..._functions.options import OnNullInput, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.coordinator import TaskIdentity
@@ -171,6 +171,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """
         async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
             async with contextlib.AsyncExitStack() as stack:
+                learner = self._service.learner
+                TELL_LIMITS.set(None if learner is None else learner.tell)
                 resources = await stack.enter_async_context(opened(self._spec, self._context))
                 stack.callback(self._calls.close)
                 await stack.enter_async_context(self._service.running())

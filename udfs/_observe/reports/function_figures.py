@@ -30,6 +30,7 @@ class FunctionFigures:
         self.options: Mapping[str, Any] = function.get("options") or {}
         self.errors: Mapping[str, int] = function.get("errors") or {}
         self.limits: Mapping[str, float] = function.get("limit_seconds") or {}  # seconds of waiting for each
+        self.learned: Mapping[str, Any] = function.get("learned") or {}  # what the service told of some of them
         self.in_vain: Mapping[str, Any] = function.get("failed_attempts") or {}
         account = function.get("time") or {}
         self.time = {state: max(0.0, account.get(state.name.lower()) or 0.0) for state in State}

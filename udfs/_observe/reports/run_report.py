@@ -22,7 +22,7 @@ from ..._errors.safe import presentable
 from ..function_metrics import SinkRows, counted
 from ..time_account import State
 from .function_figures import FunctionFigures, paid
-from .summary import unsettled_text
+from .summary import learned_text, unsettled_text
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
 SHORTEST_SHOWN = 1e-8  # seconds; what took no time has no logarithm
@@ -283,6 +283,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         sink_rows=lambda function: SinkRows.of(function).parts if function["entry_point"] == "sink" else [],
         spent=lambda function: paid(function, "spent"),
         unsettled=unsettled_text,
+        learned=learned_text,
     )
     environment.filters.update(utc=_utc, with_options=_with_options, longest_first=_longest_first)
     return environment.get_template("page.html").render(metrics=metrics)

@@ -7,7 +7,19 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._errors.figures import amounts, bytes_, commonest, count, number, rate, seconds, share, things
+from ..._errors.figures import (
+    amount_,
+    amounts,
+    bytes_,
+    commonest,
+    count,
+    number,
+    per_period,
+    rate,
+    seconds,
+    share,
+    things,
+)
 from ..._errors.safe import named_error, one_line, presentable
 from ..function_metrics import SinkRows, counted
 from .function_figures import FunctionFigures, paid
@@ -65,6 +77,8 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "spent", amounts(spent)
     if unsettled := unsettled_text(function):
         yield "settle", unsettled
+    if learned := learned_text(function):
+        yield "learned", learned
     if figures.errors:
         last = function.get("last_error")
         named = "" if last is None else f"; the last: {named_error(last['type'], last['status'])}"
@@ -109,6 +123,21 @@ def unsettled_text(function: Mapping[str, Any]) -> str:
     attempts = things(sum(unsettled.values()), "attempt")
     errors = ", ".join(f"{count(times)} x {one_line(error)}" for error, times in unsettled.items())
     return f"raised for {attempts}, charged with what they had reserved: {errors}"
+
+
+def learned_text(function: Mapping[str, Any]) -> str:
+    """The limits that the service has told; empty where none is learned."""
+    learned, senseless = function.get("learned") or {}, function.get("senseless_answers") or 0
+    rates: dict[float, list[str]] = {}
+    for told in learned.values():
+        unit = told["unit"].replace("_", " ")
+        rates.setdefault(told["per"], []).append(things(amount_(float(f"{told['permits']:.3g}")), unit, unit))
+    text = ", ".join(f"{' and '.join(limits)} {per_period(per)}" for per, limits in rates.items())
+    if learned:
+        ago = (function.get("ended") or 0.0) - max(told["told"] for told in learned.values())
+        text += f", last told {seconds(max(0.0, ago))} before the end"
+    ignored = f"{things(senseless, 'answer')} made no sense" if senseless else ""
+    return "; ".join(filter(None, (text, ignored)))
 
 
 def _errors(errors: Mapping[str, int]) -> str:

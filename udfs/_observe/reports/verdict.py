@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ..._errors.figures import count, seconds, share, things
+from ..._errors.figures import amount_, count, per_period, seconds, share, things
 from ..._errors.safe import one_line
 from ..time_account import State
 from .function_figures import FunctionFigures as Figures
@@ -164,6 +164,9 @@ def _waits(f: Figures, state: State) -> str:
     given = " or ".join(name for name in ("rate_limit", "job_capacity", "max_calls") if f.options.get(name))
     limit = max(f.limits, key=lambda limit: f.limits[limit], default=given or "a permit")  # waited for longest
     seen, advice = WAITS[state]
+    if state is State.LIMIT and (told := f.learned.get(limit)):
+        rate = f"{amount_(told['permits'])} {one_line(told['unit'])} {per_period(told['per'])}"
+        seen, advice = f"calls waited for {{limit}}: {rate}, as the service told, is the limit", HIGHER
     saves = _saves(_without(f, state)) if state is not State.LIMIT or len(f.limits) < 2 else "helps until another binds"
     return f"{seen.format(limit=one_line(limit), mostly=_mostly(f.errors))}; {advice} {saves}"
 
@@ -218,6 +221,7 @@ WAITS = {  # what else sets the pace, and what helps
     State.BREAKER: ("the circuit breaker was open: the service failed too often{mostly}", "a service that works"),
     State.STORE: ("rows waited for stored results: the store is the limit", "a faster store, or none,"),
 }
+HIGHER = "a higher limit of the service, or a higher at_most= if that is what it is,"
 SLOTS, NO_MORE = "all slots of a task were busy", "and more capacity changes nothing"
 ENDS = (
     Rule(lambda f: f.count("given_up"), _end, "sure"),

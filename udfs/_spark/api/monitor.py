@@ -106,6 +106,8 @@ class Run:
         - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`;
           `spent_squares`, the squares of these costs together.
         - `unsettled`: how many attempts count with what they had reserved, by the error that `settle` raised for them.
+        - `learned`: what the service told last of each limit that is `RateLimit.from_headers`: `permits` of a `unit` in
+          `per` seconds, and when (`told`, in seconds since 1970).
         - `limit_seconds`: for each limit that is given, such as "job_capacity" or "RateLimit(20)", how long calls were
           held back by it.
         - `time`: where the `seconds` of its tasks went: nine states that add up to them.

@@ -1,0 +1,46 @@
+"""Tells the limits of a function what the service says of them in the headers of its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
+from .._limits.dialects import lowered
+
+
+def tell_limits(headers: Any) -> None:
+    """Tell the headers of an answer to the limits of the function that are `RateLimit.from_headers`.
+
+    For a call, at any depth of it, or as a hook of the client that it uses; outside of a call, and where no limit is
+    learned, it does nothing. The answers of an `http.session` are told by themselves, and so are the headers of an
+    exception that the call ends with.
+
+    Args:
+        headers: of the answer, or a response that has them as its `headers`.
+
+    Raises:
+        TypeError: neither of these.
+
+    >>> from asyncudf import RateLimit, http
+    >>> from asyncudf.testing import run_rows
+    >>> async def ask(text: str) -> str:
+    ...     http.tell_limits({"x-ratelimit-limit-requests": "600", "x-ratelimit-remaining-requests": "599"})
+    ...     return text.upper()
+    >>> run_rows(ask, ["a", "b"], rate_limit=RateLimit.from_headers("openai", start=60, at_most=5_000))
+    ['A', 'B']
+    """
+    tell, call = TELL_LIMITS.get(None), CURRENT_CALL.get(None)
+    if tell is not None and call is not None:
+        tell(lowered(headers), call.started)
+
+
+def telling(of: type[Any]) -> type[Any]:
+    """The class of responses whose headers are told."""
+
+    class TellingResponse(of):  # type: ignore[misc]
+        async def start(self, connection: Any) -> Any:
+            started = await super().start(connection)
+            tell_limits(self.headers)
+            return started
+
+    return TellingResponse
