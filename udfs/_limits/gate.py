@@ -9,6 +9,7 @@ from .._errors.call_outcome import CallOutcome
 from .._errors.failure import Failure
 from .._observe.counters import TaskCounters
 from .._observe.time_account import State
+from .by_key import Key
 
 
 class AskingAttempt(Protocol):
@@ -18,6 +19,7 @@ class AskingAttempt(Protocol):
     costs: Sequence[float] | None
     counts_for_breaker: bool
     has_asked: bool
+    keys: Sequence[Key | None]
     ticket: int
 
     @property

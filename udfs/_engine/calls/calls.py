@@ -169,8 +169,9 @@ class Calls:
         return may_begin
 
     def _tell_costs(self, attempt: Attempt) -> bool:
-        """Whether the costs of an attempt can be told; if not, its rows have failed."""
+        """Whether the costs and the keys of an attempt can be told; if not, its rows have failed."""
         try:
+            attempt.keys = self._costs.keys_of(attempt.values)
             attempt.costs = self._costs.of(attempt.values)
         except BaseException as error:  # code of the user's
             self._not_called(attempt.rows, error)
