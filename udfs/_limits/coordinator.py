@@ -328,7 +328,7 @@ class PeriodicTask:
     def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
         self._link, self._coordinator = link, link.coordinator
         self._clock = link.coordinator.clock
-        self._keys = [*keys, link.coordinator.key("pace", "all")]
+        self._keys, self._pace = keys, link.coordinator.key("pace", "all")
         self._gap, self._longest = gap, longest
         self._behind = 0.0
         self._has_failed = self._is_busy = self._is_closed = False
@@ -365,7 +365,7 @@ class PeriodicTask:
     async def _ask(self, script: str, *arguments: object) -> list[Any]:
         """Run a script that begins with `PACE_SCRIPT`; returns the rest of its answer."""
         answer: list[Any]
-        behind, *answer = await self._coordinator.run(script, self._keys, *arguments)
+        behind, *answer = await self._coordinator.run(script, [*self._keys, self._pace], *arguments)
         self._behind = min(float(behind), self._longest)
         return answer
 

@@ -329,7 +329,8 @@ class Costs:
                 budget = dataclasses.replace(budget, reserve=of_row(budget.reserve, spec))
             self._asked.append((asks, budget.reservation_of))
         takes = None if spec.takes_mapping else spec.parameters
-        self._keys = [key_of(limit.by, takes) if limit.by else None for limit in limits] + [None] * len(budgets)
+        of_limits, of_budgets = [limit.by for limit in limits], [budget.by for budget in budgets]
+        self._keys = [None if by is None else key_of(by, takes) for by in of_limits + of_budgets]
         has_own = any(asks for asks, _ in self._asked) or any(self._keys)
         self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]
 

@@ -9,7 +9,7 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import FatalError
@@ -19,19 +19,22 @@ from ..._functions.options import OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
-from ..._limits.budget import TaskBudget
+from ..._limits.budget import Budget, TaskAmounts
 from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
 from ..._limits.failures import FailureBudget, SharedFailures
 from ..._limits.gate import Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
+from ..._limits.keyed_budget import KeyedBudget
 from ..._limits.permits import PermitGate, SharedPermits
 from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
-from ..._stores.ledgers import Ledger, ledger_of
+from ..._stores.base import ResultStore
+from ..._stores.key_ledgers import key_ledger_of
+from ..._stores.ledgers import ledger_of
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
@@ -111,7 +114,7 @@ class Service:
             options.budgets,
             settlement_call(spec),
             is_refusal=lambda failure: self.refusal_of(failure) is not None,
-            spent_error=SpentBudgets(operator, options),
+            spent_error=SpentBudgets(operator, options, spec),
             ends_task=options.on_spent is OnSpent.RAISE,
             redacted=options.redacted,
         )
@@ -140,9 +143,7 @@ class Service:
                 await stack.enter_async_context(coordinator)
                 store = self._options.store
                 ledgers = [
-                    None
-                    if budget.name is None
-                    else await stack.enter_async_context(ledger_of(store, f"{budget.name}:{budget.unit}"))
+                    None if budget.name is None else await stack.enter_async_context(_ledger_of(budget, store))
                     for budget in self._options.budgets
                 ]
                 gates = self._shared_gates(self._identity, coordinator, ledgers, stack)
@@ -164,7 +165,7 @@ class Service:
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
         for budget in options.budgets:
-            gates.append(self.spending.gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
+            gates.append(self.spending.gate(budget, TaskAmounts(budget, self._shared_clock)))
         if options.rate_limit:
             gates.append(
                 PermitGate(
@@ -179,7 +180,7 @@ class Service:
         self,
         identity: TaskIdentity,
         coordinator: Coordinator,
-        ledgers: Sequence[Ledger | None],
+        ledgers: Sequence[Any],
         stack: contextlib.AsyncExitStack,
     ) -> list[Gate]:
         """The gates of a task that shares its limits with others."""
@@ -205,17 +206,9 @@ class Service:
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         budgets: list[tuple[str, Gate]] = []
         for budget, name, ledger in zip(options.budgets, config.amounts(options.budgets, query), ledgers, strict=True):
-            is_named = budget.name is not None  # then it is that of all who use the name
-            keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
-            amount = SharedBudget(
-                link,
-                keys,
-                budget.amount,
-                is_settled=budget.is_settled,
-                ledger=ledger,
-                keep=KEEP_NAMED if is_named else KEEP_CALLS,
-            )
-            budgets.append((name, self.spending.gate(budget, owned(amount))))
+            amounts = _shared_amounts(link, name, budget, ledger)
+            stack.push_async_callback(amounts.close)
+            budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
         gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
         if limits := options.rate_limit:
@@ -392,6 +385,21 @@ class Service:
             fatal.__cause__ = own
             self._operator.fail(fatal)
             return CallOutcome.NOTHING
+
+
+def _ledger_of(budget: Budget, store: ResultStore | None) -> contextlib.AbstractAsyncContextManager[Any]:
+    """The ledger of a budget with a name."""
+    name = f"{budget.name}:{budget.unit}"
+    return key_ledger_of(store, f"{name}:{budget.per or ''}") if budget.is_divided else ledger_of(store, name)
+
+
+def _shared_amounts(link: TaskLink, name: str, budget: Budget, ledger: Any) -> SharedBudget | KeyedBudget:
+    if budget.is_divided:
+        return KeyedBudget(link, f"{name}:{budget.per or ''}", budget, ledger)
+    is_named = budget.name is not None  # then it is that of all who use the name
+    keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+    keep = KEEP_NAMED if is_named else KEEP_CALLS
+    return SharedBudget(link, keys, budget.amount, is_settled=budget.is_settled, ledger=ledger, keep=keep)
 
 
 # The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
