@@ -77,7 +77,8 @@ for i = 11, #ARGV, 7 do
     end
     if keeps or got > 0 then holders = holders + 1 end
     spent = text(spent + got)
-    local rest = holders + flag > 0 and string.format(' %d %s %d', holders, text(now + lease), flag) or ''
+    local till, rest = holders > 0 and text(now + lease) or '0', ''
+    if holders + flag > 0 then rest = string.format(' %d %s %d', holders, till, flag) end
     redis.call('HSET', amounts, key, spent .. rest)
     said[#said + 1] = text(got) .. ' ' .. verdict .. ' ' .. spent
   end
@@ -210,15 +211,23 @@ class OpenWindow:
             self.changed[amount] = None
             self._poke()
 
-    def look_again(self) -> None:
-        """Ask again for what others hold, and give back what is not needed any more."""
+    def look_again(self) -> list[KeyAmount]:
+        """Ask again for what others hold, and give back what is not needed any more.
+
+        Returns what has calls that are to be woken: one that still needs what it has got says so before the next look.
+        """
         for amount in self.waiting:
             if amount.need:
                 self.changed[amount] = None
             else:
                 self._forget(amount)
         self.waiting.clear()
-        self.changed.update((amount, None) for amount in self.held if amount.available)
+        held = [amount for amount in self.held if amount.available]
+        self.changed.update((amount, None) for amount in held if not amount.need)
+        needed = [amount for amount in held if amount.need]
+        for amount in needed:
+            amount.need = 0.0
+        return needed
 
     def take(self, most: int) -> list[KeyAmount]:
         """The next of what is changed, as many as one question may have."""
@@ -264,6 +273,7 @@ class KeyedBudget(PeriodicTask):
     Args:
         name: under which tasks share it.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
+        wake: is called with a key when an answer may let calls of it begin that had to wait.
     """
 
     # _ahead: seconds that the budget's time is ahead of the task's clock; None: not known yet
@@ -271,7 +281,10 @@ class KeyedBudget(PeriodicTask):
     # _look_at, _renew_at, _refresh_at: when `look_again` is due, all that is held is said again, and the time is asked
     # _number: of the last question; 0: there was none
 
-    def __init__(self, link: TaskLink, name: str, budget: Budget, ledger: KeyLedger | None = None) -> None:
+    def __init__(
+        self, link: TaskLink, name: str, budget: Budget, ledger: KeyLedger | None, wake: Callable[[Key], None]
+    ) -> None:
+        self._wake = wake
         self._name, self._budget, self._ledger, self.is_settled = name, budget, ledger, budget.is_settled
         self._windows = Windows(budget.per)
         self._ahead = None if budget.per else 0.0
@@ -323,12 +336,14 @@ class KeyedBudget(PeriodicTask):
             window.changed.update(dict.fromkeys(window.held))
         if now >= self._look_at:
             self._look_at = now + HURRY_EVERY
-            window.look_again()
+            for amount in window.look_again():
+                self._wake(amount.key)
         if asked := window.take(MOST_KEYS):
             questions = [amount.question(is_last=False) for amount in asked]
             await self._say(window, questions)
-            if any(question.want for question in questions):
-                self._link.wake()
+            for question in questions:
+                if question.want:
+                    self._wake(question.of.key)
         if window.changed:
             return 0.0
         return HURRY_EVERY if window.held or window.waiting else REFRESH
@@ -340,8 +355,9 @@ class KeyedBudget(PeriodicTask):
             self._ledger_time = await kept(self._ledger.newest, self._clock)
         self._refresh_at = self._clock() + REFRESH
         await self._asked(self._open, ())
-        if is_first:
-            self._link.wake()
+        if is_first:  # in the first of its windows they ask anew
+            for amount in self._open.changed:
+                self._wake(amount.key)
 
     async def _say(self, window: OpenWindow, questions: Sequence[Question]) -> None:
         """Ask the coordinator, and write to the ledger what is spent by its answers."""

@@ -395,7 +395,7 @@ def _ledger_of(budget: Budget, store: ResultStore | None) -> contextlib.Abstract
 
 def _shared_amounts(link: TaskLink, name: str, budget: Budget, ledger: Any) -> SharedBudget | KeyedBudget:
     if budget.is_divided:
-        return KeyedBudget(link, f"{name}:{budget.per or ''}", budget, ledger)
+        return KeyedBudget(link, f"{name}:{budget.per or ''}", budget, ledger, lambda _: link.wake())
     is_named = budget.name is not None  # then it is that of all who use the name
     keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
     keep = KEEP_NAMED if is_named else KEEP_CALLS
