@@ -15,7 +15,7 @@ from .._errors.failure import Failure
 from .._errors.figures import amount_
 from .._errors.safe import safe_repr
 from .by_key import Key, by_label, key_names
-from .gate import AskingAttempt, Gate
+from .gate import Aside, AskingAttempt, Gate
 from .windows import Window, Windows, checked_per, per_label
 
 CALLS = "calls"  # the unit of which each call costs 1
@@ -291,7 +291,7 @@ class BudgetGate(Gate):
         assert attempt.costs is not None
         return attempt.costs[self.place]
 
-    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+    def wait(self, attempt: AskingAttempt, now: float) -> float | Aside | None:
         amount = self._asked = self.amounts.of((attempt.keys[self.place] or "") if self._is_by_key else "")
         if self.learns and self._most is None:
             if self._reserved_of:
@@ -303,7 +303,7 @@ class BudgetGate(Gate):
             return 0.0
         if amount.is_spent(need) and not (self._ends_task and self._reserved_of):
             raise self._error_of(attempt, amount, need)
-        return self.amounts.seconds_left
+        return Aside((self.place, attempt.keys[self.place]), None) if self._is_by_key else self.amounts.seconds_left
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         self._reserved_of[attempt] = self._asked

@@ -226,7 +226,8 @@ class CoordinatorConfig:
         named: list[tuple[str, RateLimit]] = []
         for limit in limits:
             if limit.scope is Scope.JOB:
-                numbers = f"{self.function}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
+                by = "".join(f":{name}" for name in limit.by or ())
+                numbers = f"{self.function}{by}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
                 equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
                 named.append((limit.name or f"{numbers}:{equal}", limit))
         return named

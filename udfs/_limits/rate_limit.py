@@ -145,8 +145,8 @@ class RateLimit:
         return max(1.0, SAVED_SHARE * self.permits) if self.burst is None else float(self.burst)
 
     def seconds_for(self, calls: float, tasks: int) -> float:
-        """How long it takes until so many calls have begun, at least; 0 where `cost` is a function."""
-        cost = 0.0 if callable(self.cost) else 1.0 if self.cost is None else self.cost
+        """How long it takes until so many calls have begun, at least; 0 where `cost` is a function, or by key."""
+        cost = 0.0 if callable(self.cost) or self.by else 1.0 if self.cost is None else self.cost
         places = tasks if self.scope is Scope.TASK else 1
         return max(0.0, (calls / places * cost - max(self.saved, cost)) * self.interval)
 

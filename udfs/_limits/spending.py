@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from .._errors.checks import given_number
@@ -14,6 +14,7 @@ from .._errors.records import error_text
 from .._errors.safe import one_line
 from .budget import MOST_UNTOLD, Amounts, Budget, BudgetGate, SharedAmount, budget_label
 from .gate import AskingAttempt, CallingTask
+from .key_gate import KeyGate
 from .permits import PermitGate
 from .rate_limit import RateLimit
 from .windows import Window
@@ -63,7 +64,8 @@ class Spending:
         self._gates: list[BudgetGate] = []
         self._warned: set[str] = set()
         self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
-        self.permits: PermitGate | None = None  # of the rate limits, if there are any
+        self.permits: PermitGate | None = None  # of the rate limits that are not by key, if there are any
+        self.by_key: Mapping[int, KeyGate] = {}  # of the others, by their places
 
     def gate(self, budget: Budget, amounts: Amounts) -> BudgetGate:
         """The gate of the next of the budgets."""
@@ -122,8 +124,12 @@ class Spending:
     def _settle_permits(self, attempt: SpendingAttempt, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
         for place, settle in enumerate(self._settles[: self._first]):
             if settle is not None and (used := self._cost_of(place, settle, attempt, outcomes)) is not None:
-                assert self.permits is not None
-                self.permits.settle(place, reserved[place], used, self._task.counters.clock())
+                now = self._task.counters.clock()
+                if (gate := self.by_key.get(place)) is not None:
+                    gate.settle(attempt, reserved[place], used, now)
+                else:
+                    assert self.permits is not None
+                    self.permits.settle(place, reserved[place], used, now)
 
     def _settle_budgets(
         self,

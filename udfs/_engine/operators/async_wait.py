@@ -173,7 +173,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             async with contextlib.AsyncExitStack() as stack:
                 resources = await stack.enter_async_context(opened(self._spec, self._context))
                 stack.callback(self._calls.close)
-                await stack.enter_async_context(self._service.running())
+                await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
                 self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
                 with self._owning_its_end():
@@ -568,7 +568,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def waiting_has_changed(self) -> None:
         """The rows of calls that wait hold more memory than others."""
         if self._memory is not None:
-            self._memory.hold_calls(self._calls.backlog.backing_off + self._followers)
+            self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
     def _complete(self, row: Row, result: Any) -> None:
         row.complete((result,))
