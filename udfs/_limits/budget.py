@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, Literal, Protocol
@@ -223,7 +222,7 @@ class Amounts(Protocol):
     @property
     def window(self) -> Window: ...
     @property
-    def seconds_left(self) -> float | None: ...  # of the window; None: it does not end
+    def seconds_left(self) -> float | None: ...  # after which there is another window; None: there is none
 
 
 class TaskAmounts:
@@ -251,7 +250,7 @@ class TaskAmounts:
 
     @property
     def seconds_left(self) -> float | None:
-        return None if self.window.end == math.inf else max(0.0, self.window.end - self._time())
+        return self.window.left(self._time())
 
 
 class BudgetGate(Gate):

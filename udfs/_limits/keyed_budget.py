@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import islice
-from typing import NamedTuple
 
 from .._errors.exceptions import FatalError
 from .._stores.key_ledgers import KeyLedger
 from .budget import Budget, budget_label
 from .by_key import Key
 from .coordinator import HURRY_EVERY, LONGEST_PAUSE, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
-from .shared_budget import BUDGET_GAP, BUDGET_LEASE, CALLS_AT_ONCE, COST_ROUNDING, KEEP_CALLS, KEEP_NAMED, kept
+from .key_amounts import Answer, KeyAmount, OpenWindow, Question
+from .shared_budget import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, kept
 from .windows import Window, Windows
 
 MOST_KEYS = 256  # in one question: a script holds up the server for all others
-MOST_SPENT = 10_000  # keys of which a task remembers that they are spent; of others it asks again
 RENEW_EVERY = BUDGET_LEASE / 3
 KEEP_OVER = 120_000  # milliseconds that a window outlives its end: a task may be late to learn of it
 LOST = "lost"  # the run of a window whose amounts nobody knows any more
@@ -64,9 +62,9 @@ for i = 11, #ARGV, 7 do
   else
     local one = {}
     for part in string.gmatch(found or stored, '%S+') do one[#one + 1] = tonumber(part) end
-    local spent, holders, flag = one[1] + tonumber(ARGV[i + 2]), one[2] or 0, one[4] or 0
+    local spent, holders, till, flag = one[1] + tonumber(ARGV[i + 2]), one[2] or 0, one[3] or 0, one[4] or 0
     local need, want, keeps = tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 6] == '1'
-    if holders > 0 and one[3] < now then holders = 0 end
+    if till < now then holders = 0 end
     holders = math.max(0, holders - tonumber(ARGV[i + 5]))
     local left, got, verdict = total - spent, 0, 0
     if want > 0 and left + 1e-9 * total >= need then
@@ -75,10 +73,9 @@ for i = 11, #ARGV, 7 do
       verdict = 2 - flag
       flag = 1
     end
-    if keeps or got > 0 then holders = holders + 1 end
+    if keeps or got > 0 then holders, till = holders + 1, now + lease end
     spent = text(spent + got)
-    local till, rest = holders > 0 and text(now + lease) or '0', ''
-    if holders + flag > 0 then rest = string.format(' %d %s %d', holders, till, flag) end
+    local rest = holders + flag > 0 and string.format(' %d %.0f %d', holders, till, flag) or ''
     redis.call('HSET', amounts, key, spent .. rest)
     said[#said + 1] = text(got) .. ' ' .. verdict .. ' ' .. spent
   end
@@ -88,180 +85,6 @@ redis.call('SET', reply, number .. ' ' .. run .. ' ' .. answer, 'PX', 1000 * lea
 return {behind(), text(time), run, answer}
 """
 )
-
-
-class KeyAmount:
-    """What the task has of the amount of one key in one window."""
-
-    # available: granted, and not reserved
-    # block: calls for which is asked at once
-    # in_flight, reserved: attempts whose settlement may give something back, and what they have reserved
-    # is_held: the coordinator counts this task among the holders
-    # is_newly_spent: the next call that is turned away is the first of all tasks
-    # is_used: something was reserved since the last question
-    # need: what the next call needs; 0: none asks
-    # over: the smallest need that was refused for good
-    # unsaid: what is to be added to what the coordinator has as spent
-
-    __slots__ = (
-        "available", "block", "in_flight", "is_held", "is_newly_spent", "is_used", "key", "need", "over", "reserved",
-        "spent_by_all", "unsaid", "window",
-    )  # fmt: skip
-
-    def __init__(self, window: OpenWindow, key: Key) -> None:
-        self.window, self.key = window, key
-        self.available = self.need = self.reserved = self.unsaid = self.spent_by_all = 0.0
-        self.in_flight, self.block = 0, 1
-        self.is_held = self.is_used = self.is_newly_spent = False
-        self.over = math.inf
-
-    @property
-    def has_enough(self) -> bool:
-        return self.need * (1 - COST_ROUNDING) <= self.available
-
-    def ask(self, need: float) -> bool:
-        if need <= 0:
-            return True
-        self.need = need
-        if not self.has_enough and need < self.over:
-            self.window.ask_for(self)
-        return self.has_enough
-
-    def is_spent(self, need: float) -> bool:
-        return need >= self.over
-
-    def reserve(self, need: float) -> None:
-        self.available = max(0.0, self.available - need)
-        self.need, self.is_used = 0.0, True
-        if self.window.is_settled:
-            self.in_flight += 1
-            self.reserved += need
-
-    def settle(self, reserved: float, cost: float) -> None:
-        self.in_flight -= 1
-        self.reserved = max(0.0, self.reserved - reserved) if self.in_flight else 0.0
-        self.available += max(0.0, reserved - cost)
-        self.unsaid += max(0.0, cost - reserved)
-        self.window.changed[self] = None
-
-    def question(self, *, is_last: bool) -> Question:
-        """What is to be said and asked of it; what the task does not need is given back."""
-        is_asking = bool(self.need) and not self.has_enough and not is_last
-        want = 0.0
-        if is_asking:
-            want = self.block * self.need
-            if self.window.is_settled:  # no more than is in flight: a task that is killed loses both
-                want = min(want, max(self.need, self.reserved))
-        spare = 0.0 if is_last or is_asking else max(self.need, self.reserved if self.is_used else 0.0)
-        back = max(0.0, self.available - spare)
-        self.available -= back
-        added, self.unsaid, self.is_used = self.unsaid - back, 0.0, False
-        keeps = not is_last and bool(self.in_flight or self.available)
-        return Question(self, added, self.need if is_asking else 0.0, want, keeps)
-
-
-class Question(NamedTuple):
-    """What a task says and asks of the amount of a key."""
-
-    of: KeyAmount
-    added: float  # to what the coordinator has as spent
-    need: float
-    want: float
-    keeps: bool  # whether the task has something of it in flight or available, whatever it gets
-
-
-class Answer(NamedTuple):
-    """What the coordinator says of it."""
-
-    got: float
-    verdict: str
-    spent: float
-
-
-class OpenWindow:
-    """The amounts of a window, as far as the task uses them.
-
-    Attributes:
-        run: the coordinator's name for the window; another name means that it restarted empty.
-        changed: what the next question is about.
-        held: of what the task has something in flight or available.
-        waiting: what others hold, which is asked for again after a moment.
-    """
-
-    # _amounts: those in use; _spent: those of which calls were turned away
-
-    def __init__(self, window: Window, poke: Callable[[], None], *, is_settled: bool) -> None:
-        self.window, self.is_settled, self._poke = window, is_settled, poke
-        self.run = ""
-        self._amounts: dict[Key, KeyAmount] = {}
-        self._spent: dict[Key, KeyAmount] = {}
-        self.changed: dict[KeyAmount, None] = {}
-        self.held: set[KeyAmount] = set()
-        self.waiting: set[KeyAmount] = set()
-
-    def of(self, key: Key) -> KeyAmount:
-        amount = self._amounts.get(key) or self._spent.get(key)
-        if amount is None:
-            amount = self._amounts[key] = KeyAmount(self, key)
-        return amount
-
-    def ask_for(self, amount: KeyAmount) -> None:
-        """Ask for what the next call needs, unless that has just been done."""
-        if amount not in self.waiting:
-            self.changed[amount] = None
-            self._poke()
-
-    def look_again(self) -> list[KeyAmount]:
-        """Ask again for what others hold, and give back what is not needed any more.
-
-        Returns what has calls that are to be woken: one that still needs what it has got says so before the next look.
-        """
-        for amount in self.waiting:
-            if amount.need:
-                self.changed[amount] = None
-            else:
-                self._forget(amount)
-        self.waiting.clear()
-        held = [amount for amount in self.held if amount.available]
-        self.changed.update((amount, None) for amount in held if not amount.need)
-        needed = [amount for amount in held if amount.need]
-        for amount in needed:
-            amount.need = 0.0
-        return needed
-
-    def take(self, most: int) -> list[KeyAmount]:
-        """The next of what is changed, as many as one question may have."""
-        taken = [*islice(self.changed, most)]
-        for amount in taken:
-            del self.changed[amount]
-        return taken
-
-    def note(self, question: Question, answer: Answer) -> None:
-        """The coordinator has answered; who still needs what it does not have asks again."""
-        amount = question.of
-        amount.available += answer.got
-        amount.spent_by_all = answer.spent
-        amount.is_held = question.keeps or answer.got > 0
-        if answer.got:
-            amount.block = min(CALLS_AT_ONCE, 2 * amount.block)
-        elif answer.verdict in "12":
-            amount.over = min(amount.over, question.need)
-            amount.is_newly_spent |= answer.verdict == "2"
-            self._spent[amount.key] = amount
-            if len(self._spent) > MOST_SPENT:
-                del self._spent[next(iter(self._spent))]
-        elif question.want:
-            self.waiting.add(amount)
-        if question.want:
-            amount.need = 0.0  # the call that asked may need none by now; else it asks again
-        (self.held.add if amount.is_held else self.held.discard)(amount)
-        if amount not in self.waiting:
-            self._forget(amount)
-
-    def _forget(self, amount: KeyAmount) -> None:
-        """An amount of which the task has nothing, and has nothing to say, is the coordinator's alone."""
-        if not (amount.is_held or amount in self.changed):
-            self._amounts.pop(amount.key, None)
 
 
 class KeyedBudget(PeriodicTask):
@@ -277,6 +100,7 @@ class KeyedBudget(PeriodicTask):
     """
 
     # _ahead: seconds that the budget's time is ahead of the task's clock; None: not known yet
+    # _ended: keys that were in use when a window ended: calls that waited there ask again
     # _ledger_time: of the newest window in the ledger
     # _look_at, _renew_at, _refresh_at: when `look_again` is due, all that is held is said again, and the time is asked
     # _number: of the last question; 0: there was none
@@ -289,6 +113,7 @@ class KeyedBudget(PeriodicTask):
         self._windows = Windows(budget.per)
         self._ahead = None if budget.per else 0.0
         self._open = self._opened(Window(-math.inf, -math.inf, ""))
+        self._ended = set[Key]()
         self._ledger_time, self._number = 0.0, 0
         self._look_at = self._renew_at = self._refresh_at = 0.0
         super().__init__(link, (), gap=BUDGET_GAP)
@@ -298,9 +123,16 @@ class KeyedBudget(PeriodicTask):
 
     def of(self, key: Key) -> KeyAmount:
         """The amount of a key in the window of now."""
-        if self._ahead is not None and (now := self._windows.at(self._time())) is not self._open.window:
+        return self._of_now().of(key)
+
+    def _of_now(self) -> OpenWindow:
+        """The window of now; the first time that it is asked for, the one before is over."""
+        before = self._open
+        if self._ahead is not None and (now := self._windows.at(self._time())) is not before.window:
             self._open = self._opened(now)
-        return self._open.of(key)
+            self._ended.update(amount.key for amount in (*before.changed, *before.waiting, *before.held))
+            self._poke()
+        return self._open
 
     @property
     def window(self) -> Window:
@@ -308,9 +140,7 @@ class KeyedBudget(PeriodicTask):
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the window of now ends; None: it does not, or is not known yet."""
-        end = self._open.window.end
-        return None if math.isinf(end) else max(0.0, end - self._time())
+        return self._open.window.left(self._time())
 
     def _time(self) -> float:
         return self._clock() + (self._ahead or 0.0)
@@ -325,12 +155,14 @@ class KeyedBudget(PeriodicTask):
             await self._say(window, [amount.question(is_last=True) for amount in asked])
 
     async def _exchange(self) -> float:
-        now, window = self._clock(), self._open
-        is_first = self._ahead is None and bool(window.changed)
-        if is_first or (self._number and now >= self._refresh_at):
-            await self._refresh()
-        if self._ahead is None or is_first:
+        if self._ahead is None and not self._open.changed:
             return REFRESH
+        if self._ahead is None or (self._number and self._clock() >= self._refresh_at):
+            await self._refresh()
+        now, window = self._clock(), self._of_now()
+        ended, self._ended = self._ended, set()
+        for key in ended:
+            self._wake(key)
         if now >= self._renew_at:
             self._renew_at = now + RENEW_EVERY
             window.changed.update(dict.fromkeys(window.held))
@@ -350,14 +182,10 @@ class KeyedBudget(PeriodicTask):
 
     async def _refresh(self) -> None:
         """Ask what the time is."""
-        is_first = self._ahead is None
-        if is_first and self._ledger is not None:
+        if self._ahead is None and self._ledger is not None:
             self._ledger_time = await kept(self._ledger.newest, self._clock)
         self._refresh_at = self._clock() + REFRESH
-        await self._asked(self._open, ())
-        if is_first:  # in the first of its windows they ask anew
-            for amount in self._open.changed:
-                self._wake(amount.key)
+        await self._asked(self._open, (), {})
 
     async def _say(self, window: OpenWindow, questions: Sequence[Question]) -> None:
         """Ask the coordinator, and write to the ledger what is spent by its answers."""
@@ -380,9 +208,7 @@ class KeyedBudget(PeriodicTask):
         """The coordinator's answers; `found`: what the ledger has of the keys, where it was asked."""
         while True:
             run, text = await self._asked(window, questions, found)
-            if run == window.run or not window.run:
-                break
-            if self._ledger is None:
+            if run == window.run or not window.run or self._ledger is None:
                 break
             window.run = run  # the coordinator has lost its memory, and the ledger has it
             await asyncio.sleep(LONGEST_PAUSE)  # others write to it what they had got before
@@ -400,27 +226,24 @@ class KeyedBudget(PeriodicTask):
         }
 
     async def _asked(
-        self,
-        window: OpenWindow,
-        questions: Sequence[Question],
-        found: Mapping[Key, float] = {},
+        self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
     ) -> tuple[str, str]:
         """Ask once; returns the run and the text of the answer."""
         self._number += 1
         budget, coordinator, task = self._budget, self._link.coordinator, self._link.task
-        is_named = budget.name is not None
+        is_named, has_ledger = budget.name is not None, self._ledger is not None
         self._keys = [
             coordinator.key("amounts", f"{self._name}:{window.window.key}", for_all=is_named),
             coordinator.key("clock", self._name, for_all=is_named),
             coordinator.key("answers", f"{self._name}:{task}", for_all=is_named),
         ]
         longest = KEEP_NAMED if is_named else KEEP_CALLS
-        left = math.inf if self.seconds_left is None else 1000 * self.seconds_left + KEEP_OVER
-        arguments = [self._number, task, budget.amount, BUDGET_LEASE, window.run, self._ledger_time]
-        arguments += [int(self._ledger is not None), int(min(longest, left)), longest]
+        left = 1000 * max(0.0, window.window.end - self._time()) + KEEP_OVER
+        arguments: list[object] = [self._number, task, budget.amount, BUDGET_LEASE, window.run, self._ledger_time]
+        arguments += [int(has_ledger), int(min(longest, left)), longest]
         for one in questions:
-            amount, stored = one.of, found.get(one.of.key, 0.0 if found or self._ledger is None else "")
-            arguments += [amount.key, stored, one.added, one.need, one.want, int(amount.is_held), int(one.keeps)]
+            stored = found.get(one.of.key, "" if has_ledger else 0.0)
+            arguments += [one.of.key, stored, one.added, one.need, one.want, int(one.of.is_held), int(one.keeps)]
         time, run, text = await self._ask(SPEND_KEYS, *arguments)
         self._ahead = float(time) - self._clock()
         return str(run), str(text)

@@ -11,6 +11,7 @@ from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr
 
 DAY = 86_400.0  # seconds; UTC has no others, as the clocks of computers leave out leap seconds
+MOMENT = 1e-3  # seconds
 SHORTEST = 1.0  # seconds: the clocks of tasks differ by some milliseconds
 
 Per = Literal["day", "month"] | float
@@ -27,6 +28,10 @@ class Window(NamedTuple):
     def key(self) -> str:
         """Where its amounts are kept; empty for the whole time."""
         return self.name and f"{self.start:.17g}"
+
+    def left(self, time: float) -> float | None:
+        """Seconds after which to ask for the next one, more than 0; None if it does not end."""
+        return None if math.isinf(self.end) else max(MOMENT, self.end - time)
 
 
 WHOLE_TIME = Window(-math.inf, math.inf, "")

@@ -9,7 +9,7 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import FatalError
@@ -19,7 +19,7 @@ from ..._functions.options import OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
-from ..._limits.budget import Budget, TaskAmounts
+from ..._limits.budget import TaskAmounts
 from ..._limits.by_key import Key
 from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
 from ..._limits.failures import FailureBudget, SharedFailures
@@ -27,17 +27,13 @@ from ..._limits.gate import Aside, Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
 from ..._limits.key_gate import KeyGate, KeyTimes, OwnKeys
-from ..._limits.keyed_budget import KeyedBudget
 from ..._limits.permits import PermitGate, SharedPermits
 from ..._limits.rate_limit import TIME_ROUNDING, Bucket, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
-from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
+from ..._limits.shared_amounts import shared_amounts
 from ..._limits.shared_keys import SharedKeys
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
-from ..._stores.base import ResultStore
-from ..._stores.key_ledgers import key_ledger_of
-from ..._stores.ledgers import ledger_of
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
@@ -150,12 +146,7 @@ class Service:
                 config = self._identity.config
                 coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
                 await stack.enter_async_context(coordinator)
-                store = self._options.store
-                ledgers = [
-                    None if budget.name is None else await stack.enter_async_context(_ledger_of(budget, store))
-                    for budget in self._options.budgets
-                ]
-                gates = self._shared_gates(self._identity, coordinator, ledgers, aside, stack)
+                gates = await self._shared_gates(self._identity, coordinator, aside, stack)
             adaptive: list[Gate] = []
             if isinstance(self._options.capacity, AdaptiveCapacity):
                 adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
@@ -194,13 +185,8 @@ class Service:
         own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if not (limit.by or place in places)]
         return [*gates, PermitGate(limits, own, shared)] if own or shared else gates
 
-    def _shared_gates(
-        self,
-        identity: TaskIdentity,
-        coordinator: Coordinator,
-        ledgers: Sequence[Any],
-        aside: KeyLines,
-        stack: contextlib.AsyncExitStack,
+    async def _shared_gates(
+        self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
     ) -> list[Gate]:
         """The gates of a task that shares its limits with others."""
 
@@ -224,11 +210,10 @@ class Service:
             share = owned(CapacityShare(link, config.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         budgets: list[tuple[str, Gate]] = []
-        names = config.amounts(options.budgets, query)
-        for place, (budget, name, ledger) in enumerate(zip(options.budgets, names, ledgers, strict=True)):
-            wake_key = partial(_wake_line, aside, len(options.rate_limit) + place) if budget.by else lambda _: wake()
-            amounts = _shared_amounts(link, name, budget, ledger, wake_key)
-            stack.push_async_callback(amounts.close)
+        names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
+        for place, (budget, name) in enumerate(names, len(options.rate_limit)):
+            wake_key = partial(_wake_line, aside, place) if budget.by else lambda _: wake()
+            amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
         gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
@@ -416,23 +401,6 @@ class Service:
             fatal.__cause__ = own
             self._operator.fail(fatal)
             return CallOutcome.NOTHING
-
-
-def _ledger_of(budget: Budget, store: ResultStore | None) -> contextlib.AbstractAsyncContextManager[Any]:
-    """The ledger of a budget with a name."""
-    name = f"{budget.name}:{budget.unit}"
-    return key_ledger_of(store, f"{name}:{budget.per or ''}") if budget.is_divided else ledger_of(store, name)
-
-
-def _shared_amounts(
-    link: TaskLink, name: str, budget: Budget, ledger: Any, wake_key: Callable[[Key], None]
-) -> SharedBudget | KeyedBudget:
-    if budget.is_divided:
-        return KeyedBudget(link, f"{name}:{budget.per or ''}", budget, ledger, wake_key)
-    is_named = budget.name is not None  # then it is that of all who use the name
-    keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
-    keep = KEEP_NAMED if is_named else KEEP_CALLS
-    return SharedBudget(link, keys, budget.amount, is_settled=budget.is_settled, ledger=ledger, keep=keep)
 
 
 # The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
