@@ -70,6 +70,7 @@ class Service:
     #
     # _holds_keys: the gate that was the last to hold back a key
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
+    # _limited: seconds of `State.LIMIT` of which it is counted who has held back calls
     # _not_refused_before: the answers to calls that did not have to ask, when they were last counted
     # _since: when `closed_by` turned the call away
     # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
@@ -95,7 +96,7 @@ class Service:
         self._holds_keys: Gate | None = None
         self.failed = self.attempts = self._reported = self._replied = 0
         self._not_refused_before = self._others = 0
-        self._since = 0.0
+        self._since = self._limited = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
         self.failures: FailureBudget | None = None
@@ -303,6 +304,8 @@ class Service:
         self.closed_by = None
         self._counters.account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
         waited = self._clock() - self._since
+        if gate.state is State.LIMIT:
+            self._limited += waited
         if gate is self._refusals:
             self._counters.totals.refused_seconds += waited
         elif gate.limits:
@@ -310,6 +313,14 @@ class Service:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def count_aside(self) -> None:
+        """Count the time in which slots were free because all keys that had rows were held back."""
+        gate, totals = self._holds_keys, self._counters.totals
+        if gate is not None and gate.limits and self.closed_by is None:
+            waited = max(0.0, totals.time[State.LIMIT] - self._limited)
+            totals.limit_seconds[gate.limit] += waited
+            self._limited += waited
 
     @property
     def _not_refused(self) -> int:

@@ -582,6 +582,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
             return State.STORE
+        if self._calls.backlog.aside.count and (self._queue.places <= 0 or self._buffer.is_drained):
+            return State.LIMIT
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
         return State.WINDING_DOWN if self._buffer.is_drained else State.INPUT
@@ -610,3 +612,4 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             totals.bytes_peak = self._memory.peak
         follows = self._followers > 0 and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)
+        self._service.count_aside()
