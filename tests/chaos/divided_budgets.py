@@ -135,7 +135,7 @@ def noted(began: Any) -> Any:
     """`BudgetGate.began`, that notes the window to which the attempt belongs."""
 
     def note(gate: BudgetGate, attempt: Any, now: float) -> None:
-        _window.set(gate._asked.window.window.name)  # type: ignore[attr-defined]
+        _window.set(gate._asked[0].window.window.name)  # type: ignore[attr-defined]
         began(gate, attempt, now)
 
     return note

@@ -18,6 +18,7 @@ from .gate import Aside, AskingAttempt, Gate
 from .windows import Window, Windows, checked_per, per_label
 
 CALLS = "calls"  # the unit of which each call costs 1
+ROUNDING = 1e-9  # of an amount: sums of floats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,17 +160,13 @@ class TaskBudget:
         self._spent = self._reserved = 0.0
         self.is_newly_spent = True
 
-    @property
-    def _rounding(self) -> float:
-        return 1e-9 * self._total
-
     def ask(self, need: float) -> bool:
         """Whether so much may be reserved now."""
-        return self._spent + self._reserved + need <= self._total + self._rounding
+        return self._spent + self._reserved + need <= self._total * (1 + ROUNDING)
 
     def is_spent(self, need: float) -> bool:
         """Whether so much will never be left."""
-        return self._reserved <= self._rounding and not self.ask(need)  # sums of floats are seldom 0 again
+        return self._reserved <= ROUNDING * self._total and not self.ask(need)  # sums of floats are seldom 0 again
 
     def reserve(self, need: float) -> None:
         if self.is_settled:
@@ -275,7 +272,8 @@ class BudgetGate(Gate):
     ) -> None:
         self.amounts, self.place = amounts, place
         self._is_by_key = budget.by is not None
-        self._asked: SharedAmount  # of the last attempt that asked
+        self._only = None if budget.is_divided else amounts.of("")
+        self._asked: tuple[SharedAmount, float]  # by the last attempt that did, and what it needs
         self._reserved_of: dict[AskingAttempt, SharedAmount] = {}  # of each attempt in flight
         self.learns = budget.learns
         self._most: float | None = None  # that an attempt did cost so far
@@ -291,22 +289,25 @@ class BudgetGate(Gate):
         return attempt.costs[self.place]
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | Aside | None:
-        amount = self._asked = self.amounts.of((attempt.keys[self.place] or "") if self._is_by_key else "")
+        key = (attempt.keys[self.place] or "") if self._is_by_key else ""
+        amount = self._only or self.amounts.of(key)
         if self.learns and self._most is None:
             if self._reserved_of:
                 return None
             if self._untold >= MOST_UNTOLD:
                 raise self._error_of(attempt, amount, None)
         need = self.need(attempt)
+        self._asked = amount, need
         if amount.ask(need):
             return 0.0
         if amount.is_spent(need) and not (self._ends_task and self._reserved_of):
             raise self._error_of(attempt, amount, need)
-        return Aside((self.place, attempt.keys[self.place]), None) if self._is_by_key else self.amounts.seconds_left
+        return Aside((self.place, key), None) if self._is_by_key else self.amounts.seconds_left
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
-        self._reserved_of[attempt] = self._asked
-        self._asked.reserve(self.need(attempt))
+        amount, need = self._asked
+        self._reserved_of[attempt] = amount
+        amount.reserve(need)
 
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         del self._reserved_of[attempt]
