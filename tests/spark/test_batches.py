@@ -332,6 +332,16 @@ def test_mistakes_are_errors_before_anything_is_written(spark, service, rows, tm
             "leave out name='b'",
             partial(submit, rows, ask, "n", service=good, budget=Budget(1, reserve=1, name="b")),
         ),
+        (
+            OptionError,
+            "leave out per= and by=",
+            partial(submit, rows, ask, "n", service=good, budget=Budget(1, reserve=1, per="day")),
+        ),
+        (
+            OptionError,
+            "leave out per= and by=",
+            partial(submit, rows, ask, "n", service=good, budget=Budget(1, reserve=1, by="n")),
+        ),
         (OptionError, "max_requests of Jobs must be", partial(submit, rows, ask, "n", service=Jobs(service.url, 0))),
         (FunctionError, "this one is streaming", partial(submit, stream, ask, "n", service=good)),
         (FunctionError, "unknown column 'm'", partial(submit, rows, ask, "m", service=good)),

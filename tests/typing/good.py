@@ -246,7 +246,10 @@ def every_option_has_its_types() -> None:
         rate_limit=[RateLimit(100), RateLimit(5_000, per="hour", burst=50, cost=len, name="api")],
         job_capacity=40,
         max_calls=100_000,
-        budget=[Budget(20, reserve=0.01, settle=price), Budget(1e6, "tokens", reserve=len)],
+        budget=[
+            Budget(20, reserve=0.01, settle=price, per="month"),
+            Budget(1e6, "tokens", reserve=len, per=timedelta(hours=1), by="city"),
+        ],
         on_spent="null",
         coordinator="redis://localhost:6379",
         breaker=CircuitBreaker(failure_rate=0.5, window=50, open_for=timedelta(seconds=5), failure_on=OSError),

@@ -513,6 +513,8 @@ def _budgets(budget: Any) -> tuple[Budget, ...]:
                 f"a budget of {one.unit} for submit needs reserve=, what a request may cost at most: all requests are "
                 "sent before the first cost is known"
             )
+        if one.is_divided:
+            raise OptionError("a budget of submit is that of one submission: leave out per= and by=")
         if one.name is not None:
             raise OptionError(f"a budget of submit is that of one submission: leave out name={safe_repr(one.name)}")
     return budgets

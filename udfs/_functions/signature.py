@@ -20,6 +20,7 @@ from typing import Any
 from .._errors.checks import is_async_def
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
+from .._limits.by_key import key_parameters
 from .annotations import (
     UnknownTypeError,
     Vector,
@@ -179,6 +180,7 @@ class FunctionSpec:
     vectors: tuple[Vector, ...]  # one for each of `parameters`; empty for a function of scalars
     returns: str | None  # DDL, as far as the annotation tells
     unread: str | None = None  # why the annotation of the result, if there is one, tells no type
+    keyed_by: tuple[str, ...] = ()  # the parameters that make the keys of limits and budgets
 
     @property
     def full_name(self) -> str:
@@ -230,6 +232,7 @@ class FunctionSpec:
         if count < self.required or (count > len(self.parameters) and not self.variadic):
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
             raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
+        self.check_keys(self.parameters[:count])
 
     def check_takes_columns(self) -> None:
         """Raises FunctionError for a function that no column can be given to."""
@@ -238,6 +241,15 @@ class FunctionSpec:
                 f"{self.name} has no parameter that a column could fill, and a function reads at least one column: "
                 f"give it one, which it may ignore, as in async def {self.name}(id)"
             )
+
+    def check_keys(self, filled: Sequence[str]) -> None:
+        """Raises OptionError unless these parameters, which columns fill, are all that make keys."""
+        for name in self.keyed_by:
+            if name not in filled:
+                raise OptionError(
+                    f"by={name!r} needs a column: the parameters of {self.name} that columns fill are "
+                    f"({', '.join(filled)})"
+                )
 
     def with_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
         """The function of the arguments given by position and by name alone, and these arguments in its order.
@@ -268,6 +280,7 @@ class FunctionSpec:
         if missing := [needed for needed in self.parameters[: self.required] if needed not in parameters]:
             wanted = ", ".join(self.parameters)
             raise FunctionError(f"{self.name} takes the columns ({wanted}); there is none for {', '.join(missing)}")
+        self.check_keys(parameters)
         vectors = (v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters)
         return dataclasses.replace(self, parameters=tuple(parameters), required=len(parameters), vectors=tuple(vectors))
 
@@ -308,6 +321,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     spec = _read_async_function(function) if isinstance(function, AsyncFunction) else _read_callable(function, options)
     if not spec.vectorized:
         _refuse_options_of_batches(spec.name, options)
+    spec = _with_keys(spec, options)
     for budget in options.budget:
         if budget.learns and budget.settle is None and not spec.has_context:
             raise OptionError(
@@ -333,6 +347,20 @@ def _refuse_options_of_batches(name: str, options: Options) -> None:
                 f"{option}={value} is for vectorized functions; {name} takes one row a call. "
                 f"Annotate its parameters with pd.Series, pd.DataFrame or pa.Array, or leave {option} out"
             )
+
+
+def _with_keys(spec: FunctionSpec, options: Options) -> FunctionSpec:
+    """The function with the parameters that make the keys of its limits and budgets."""
+    names = key_parameters((*options.rate_limit, *options.budget))
+    if names and spec.vectorized:
+        raise OptionError(
+            f"by={names[0]!r} is for functions of one row a call; {spec.name} takes many rows, whose keys may differ. "
+            "Annotate its parameters with the types of one row, or leave by out"
+        )
+    spec = dataclasses.replace(spec, keyed_by=names)
+    if not spec.takes_mapping:  # of which only the columns tell the names
+        spec.check_keys(spec.parameters)
+    return spec
 
 
 def batch_rows(spec: FunctionSpec, options: Options) -> int:

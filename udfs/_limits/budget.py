@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import field
+from typing import Any, Literal, Protocol
 
 from .._errors.call_outcome import CallOutcome
-from .._errors.checks import amount, check_cost, check_settle, given_number, several, text
+from .._errors.checks import Seconds, amount, check_cost, check_settle, given_number, several, text
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.failure import Failure
 from .._errors.figures import amount_
 from .._errors.safe import safe_repr
-from .gate import AskingAttempt, Gate
+from .by_key import Key, by_label, key_names
+from .gate import Aside, AskingAttempt, Gate
+from .windows import Window, Windows, checked_per, per_label
 
 CALLS = "calls"  # the unit of which each call costs 1
+ROUNDING = 1e-9  # of an amount: sums of floats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,15 @@ class Budget:
             costs what `context.spend` says.
         name: budgets of one name are one budget: over queries and functions of an application, over jobs that have one
             `coordinator`, and over runs that use one disk or Redis `store`. If their amounts differ, a call begins when
-            what all have spent leaves enough of its own. Without a name a budget is of one query.
+            what all have spent leaves enough of its own. Without a name a budget is of one query. Budgets of one name
+            that differ in `per` are others.
+        per: "day", "month", or seconds (a number or a timedelta): each such window has the amount. Windows are of UTC,
+            by the coordinator's clock. An attempt belongs to the window in which it begins. In a window that is spent
+            rows follow `on_spent`: they do not wait for the next one.
+        by: the name of a parameter of the function, such as "tenant", or several: each of their values has the amount,
+            NULL too. `on_spent` concerns the rows of a value that is spent; the others are called. A column fills each
+            of the parameters, and the function takes one row a call. Values are compared as in a store, which needs
+            the extra `store`.
 
     An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
     service charges. The same is so if `settle` raises for a result; the summary, the report and the manifest say for
@@ -62,12 +74,16 @@ class Budget:
     reserve: float | Callable[..., float] | None = None
     settle: Callable[..., float] | None = None
     name: str | None = None
+    per: Seconds | Literal["day", "month"] | None = field(default=None, kw_only=True)
+    by: str | Sequence[str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", amount(self.amount, "amount of a budget"))
         text(self.unit, "unit of a budget")
         if self.name is not None:
             text(self.name, "name of a budget")
+        object.__setattr__(self, "per", checked_per(self.per))
+        object.__setattr__(self, "by", key_names(self.by))
         check_cost(self.reserve, "reserve", "lambda text: 0.002")
         check_settle(self.settle, "answer.cost")
         for option in ("reserve", "settle"):
@@ -78,6 +94,11 @@ class Budget:
     def learns(self) -> bool:
         """Whether what a call may cost is learnt from those before it."""
         return self.reserve is None and self.unit != CALLS
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether it has an amount for each window or key."""
+        return self.per is not None or self.by is not None
 
     @property
     def is_settled(self) -> bool:
@@ -114,12 +135,17 @@ def budget_label(budget: Budget) -> str:
 
     >>> budget_label(Budget(20, reserve=0.01)), budget_label(Budget(1e6, "tokens", 500, name="model"))
     ('20 USD', '1,000,000 tokens of "model"')
+    >>> budget_label(Budget(20, per="day", by="tenant"))
+    '20 USD a day by "tenant"'
     """
+    per = "" if budget.per is None else f" {per_label(budget.per)}"  # type: ignore[arg-type]  # it was checked
+    by = "" if budget.by is None else f" by {by_label(budget.by)}"
     named = "" if budget.name is None else f' of "{budget.name}"'
-    return f"{amount_(budget.amount)} {budget.unit}{named}"
+    return f"{amount_(budget.amount)} {budget.unit}{per}{by}{named}"
 
 
-# What a task reserves from: `TaskBudget` if it is the whole job, else `SharedBudget`.
+# What a task reserves from: `TaskBudget` if it is the whole job; else `SharedBudget`, or a `KeyAmount` where there are
+# windows or keys.
 
 
 class TaskBudget:
@@ -127,18 +153,20 @@ class TaskBudget:
 
     # _spent + _reserved <= _total, but for attempts that cost more than they reserved
 
+    __slots__ = ("_reserved", "_spent", "_total", "is_newly_spent", "is_settled")
+
     def __init__(self, total: float, *, is_settled: bool) -> None:
         self._total, self.is_settled = total, is_settled
         self._spent = self._reserved = 0.0
-        self._rounding = 1e-9 * total
+        self.is_newly_spent = True
 
     def ask(self, need: float) -> bool:
         """Whether so much may be reserved now."""
-        return self._spent + self._reserved + need <= self._total + self._rounding
+        return self._spent + self._reserved + need <= self._total * (1 + ROUNDING)
 
     def is_spent(self, need: float) -> bool:
         """Whether so much will never be left."""
-        return self._reserved <= self._rounding and not self.ask(need)  # sums of floats are seldom 0 again
+        return self._reserved <= ROUNDING * self._total and not self.ask(need)  # sums of floats are seldom 0 again
 
     def reserve(self, need: float) -> None:
         if self.is_settled:
@@ -162,9 +190,13 @@ MOST_UNTOLD = 5
 
 
 class SharedAmount(Protocol):
-    """What is left of a budget, for the task or for all tasks: see `TaskBudget` and `SharedBudget`."""
+    """What is left of a budget, or of it in one window for one key: see `TaskBudget` and `SharedBudget`.
 
-    is_settled: bool
+    Attributes:
+        is_newly_spent: the next call that it turns away is the first, of those of all tasks.
+    """
+
+    is_newly_spent: bool
 
     def ask(self, need: float) -> bool: ...
     def is_spent(self, need: float) -> bool: ...
@@ -174,34 +206,81 @@ class SharedAmount(Protocol):
     def spent_by_all(self) -> float: ...
 
 
+class Amounts(Protocol):
+    """The amounts of a budget: one for each key, in the window of now.
+
+    Attributes:
+        is_settled: whether what is reserved of them may come back.
+    """
+
+    is_settled: bool
+
+    def of(self, key: Key) -> SharedAmount: ...
+    @property
+    def window(self) -> Window: ...
+    @property
+    def seconds_left(self) -> float | None: ...  # after which there is another window; None: there is none
+
+
+class TaskAmounts:
+    """The amounts of a budget in a task that is the whole job.
+
+    Args:
+        time: seconds since 1970.
+    """
+
+    # _amounts: those of the window that were asked for
+
+    def __init__(self, budget: Budget, time: Callable[[], float]) -> None:
+        self._total, self.is_settled, self._time = budget.amount, budget.is_settled, time
+        self._windows = Windows(budget.per)
+        self.window = self._windows.at(time())
+        self._amounts: dict[Key, TaskBudget] = {}
+
+    def of(self, key: Key) -> TaskBudget:
+        if (now := self._windows.at(self._time())) is not self.window:
+            self.window, self._amounts = now, {}
+        amount = self._amounts.get(key)
+        if amount is None:
+            amount = self._amounts[key] = TaskBudget(self._total, is_settled=self.is_settled)
+        return amount
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self.window.left(self._time())
+
+
 class BudgetGate(Gate):
     """One budget: an attempt begins when what it may cost at most is reserved.
 
     Args:
-        budget: whose amount it is.
+        budget: whose amounts they are.
         place: of the budget's reservations among the costs of an attempt.
-        error_of: makes the error of a call that will never begin, of what is spent and of what the call needs; None:
-            nobody knows what a call needs.
+        error_of: makes the error of a call that will never begin, of the amount that is spent and of what the call
+            needs; None: nobody knows what a call needs.
         ends_task: whether that error ends the task; then calls in flight, which are paid for, may end before.
     """
 
     def __init__(
         self,
-        amount: SharedAmount,
+        amounts: Amounts,
         budget: Budget,
         place: int,
-        error_of: Callable[[float, float | None], AsyncUDFError],
+        error_of: Callable[[AskingAttempt, SharedAmount, float | None], AsyncUDFError],
         *,
         ends_task: bool,
     ) -> None:
-        self.amount, self.place = amount, place
+        self.amounts, self.place = amounts, place
+        self._is_by_key = budget.by is not None
+        self._only = None if budget.is_divided else amounts.of("")
+        self._asked: tuple[SharedAmount, float]  # by the last attempt that did, and what it needs
+        self._reserved_of: dict[AskingAttempt, SharedAmount] = {}  # of each attempt in flight
         self.learns = budget.learns
         self._most: float | None = None  # that an attempt did cost so far
         self._least = 1e-6 * budget.amount
         self._untold = 0  # attempts of which nobody has said what they cost, before the first that did
-        self._in_flight = 0
         self._error_of, self._ends_task = error_of, ends_task
-        self.follows_calls = amount.is_settled or ends_task
+        self.follows_calls = amounts.is_settled or ends_task
 
     def need(self, attempt: AskingAttempt) -> float:
         if self.learns:
@@ -209,29 +288,33 @@ class BudgetGate(Gate):
         assert attempt.costs is not None
         return attempt.costs[self.place]
 
-    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+    def wait(self, attempt: AskingAttempt, now: float) -> float | Aside | None:
+        key = (attempt.keys[self.place] or "") if self._is_by_key else ""
+        amount = self._only or self.amounts.of(key)
         if self.learns and self._most is None:
-            if self._in_flight:
+            if self._reserved_of:
                 return None
             if self._untold >= MOST_UNTOLD:
-                raise self._error_of(self.amount.spent_by_all, None)
+                raise self._error_of(attempt, amount, None)
         need = self.need(attempt)
-        if self.amount.ask(need):
+        self._asked = amount, need
+        if amount.ask(need):
             return 0.0
-        if self.amount.is_spent(need) and not (self._ends_task and self._in_flight):
-            raise self._error_of(self.amount.spent_by_all, need)
-        return None
+        if amount.is_spent(need) and not (self._ends_task and self._reserved_of):
+            raise self._error_of(attempt, amount, need)
+        return Aside((self.place, key), None) if self._is_by_key else self.amounts.seconds_left
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
-        self._in_flight += 1
-        self.amount.reserve(self.need(attempt))
+        amount, need = self._asked
+        self._reserved_of[attempt] = amount
+        amount.reserve(need)
 
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
-        self._in_flight -= 1
+        del self._reserved_of[attempt]
 
-    def settle(self, reserved: float, cost: float, *, is_untold: bool) -> None:
+    def settle(self, attempt: AskingAttempt, reserved: float, cost: float, *, is_untold: bool) -> None:
         """An attempt that had reserved so much did cost so much; `is_untold`: as far as anybody has said."""
         if cost > self._least:  # else it was free, or nobody has said what it cost
             self._most = max(self._most or 0.0, cost)
         self._untold += is_untold
-        self.amount.settle(reserved, cost)
+        self._reserved_of[attempt].settle(reserved, cost)

@@ -231,7 +231,8 @@ class CoordinatorConfig:
         named: list[tuple[str, RateLimit]] = []
         for limit in limits:
             if limit.scope is Scope.JOB:
-                numbers = f"{self.function}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
+                by = "".join(f":{name}" for name in limit.by or ())
+                numbers = f"{self.function}{by}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
                 equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
                 named.append((limit.name or f"{numbers}:{equal}", limit))
         return named
@@ -333,7 +334,7 @@ class PeriodicTask:
     def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
         self._link, self._coordinator = link, link.coordinator
         self._clock = link.coordinator.clock
-        self._keys = [*keys, link.coordinator.key("pace", "all")]
+        self._keys, self._pace = keys, link.coordinator.key("pace", "all")
         self._gap, self._longest = gap, longest
         self._behind = 0.0
         self._has_failed = self._is_busy = self._is_closed = False
@@ -370,7 +371,7 @@ class PeriodicTask:
     async def _ask(self, script: str, *arguments: object) -> list[Any]:
         """Run a script that begins with `PACE_SCRIPT`; returns the rest of its answer."""
         answer: list[Any]
-        behind, *answer = await self._coordinator.run(script, self._keys, *arguments)
+        behind, *answer = await self._coordinator.run(script, [*self._keys, self._pace], *arguments)
         self._behind = min(float(behind), self._longest)
         return answer
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .._errors.call_outcome import CallOutcome
 from .._errors.failure import Failure
 from .._observe.counters import TaskCounters
 from .._observe.time_account import State
+from .by_key import Key
+
+LineKey = tuple[int, Key | None]  # the place of a limit or budget in `Attempt.keys`, and the key there
+
+
+class Aside(NamedTuple):
+    """The answer of a gate that holds back the attempts of one key alone: others may pass them.
+
+    Args:
+        seconds: after which the first of them asks again; None: when an attempt of the key is over, or it is woken.
+    """
+
+    key: LineKey
+    seconds: float | None
 
 
 class AskingAttempt(Protocol):
@@ -18,6 +32,7 @@ class AskingAttempt(Protocol):
     costs: Sequence[float] | None
     counts_for_breaker: bool
     has_asked: bool
+    keys: Sequence[Key | None]
     ticket: int
 
     @property
@@ -52,8 +67,10 @@ class Gate:
     limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
     limit = ""  # that of them which the last call that it turned away waits for
 
-    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
+    def wait(self, attempt: AskingAttempt, now: float) -> float | Aside | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
+
+        While one may not no other attempt asks, but for an answer that holds back the key of this one alone.
 
         Raises:
             FatalError: no call may begin any more.

@@ -374,7 +374,8 @@ class PermitGate(Gate):
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> None:
         self.limits = [*map(limit_label, limits)]
-        self.limit = limit_label(max(limits, key=lambda limit: limit.interval))  # until it is known
+        places = [*(place for place, _ in own), *(shared[0] if shared is not None else ())]
+        self.limit = self.limits[max(places, key=lambda place: limits[place].interval)]  # until it is known
         self._credits = [*map(Credit, limits)]
         self.follows_calls = any(limit.settle is not None for limit in limits)
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]

@@ -25,6 +25,7 @@ from .._errors.checks import (
 )
 from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr
+from .by_key import by_label, key_names
 from .dialects import Dialect, Source, dialect_of
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
@@ -64,6 +65,10 @@ class RateLimit:
             the functions of a chain. If their numbers differ, each call takes time of all by its own: with 2 a second
             it begins 0.5 s after the call before, with 3 a second 0.33 s after it, whichever function made that one.
         scope: "job": all tasks share the limit, which needs a coordinator; "task": each task has its own.
+        by: the name of a parameter of the function, such as "tenant", or several: each value has these permits, NULL
+            too. Rows of a value at its limit are set aside, and rows of others are called. A column fills each of the
+            parameters, and the function takes one row a call. Values are compared as in a store, which needs the extra
+            `store`.
 
     Raises:
         OptionError: a value that cannot work.
@@ -79,6 +84,7 @@ class RateLimit:
     settle: Callable[..., float] | None = field(default=None, kw_only=True)
     name: str | None = None
     scope: Scope | Literal["job", "task"] = Scope.JOB
+    by: str | Sequence[str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "permits", amount(self.permits, "permits"))
@@ -94,6 +100,7 @@ class RateLimit:
         check_settle(self.settle, "answer.tokens")
         if self.name is not None:
             text(self.name, "name of a rate limit")
+        object.__setattr__(self, "by", key_names(self.by))
 
     @classmethod
     def from_headers(
@@ -202,8 +209,8 @@ class RateLimit:
         return max(1.0, SAVED_SHARE * self.permits) if self.burst is None else float(self.burst)
 
     def seconds_for(self, calls: float, tasks: int) -> float:
-        """How long it takes until so many calls have begun, at least; 0 where `cost` is a function."""
-        cost = 0.0 if callable(self.cost) else 1.0 if self.cost is None else self.cost
+        """How long it takes until so many calls have begun, at least; 0 where `cost` is a function, or by key."""
+        cost = 0.0 if callable(self.cost) or self.by else 1.0 if self.cost is None else self.cost
         places = tasks if self.scope is Scope.TASK else 1
         return max(0.0, (calls / places * cost - max(self.saved, cost)) * self.interval)
 
@@ -266,6 +273,7 @@ def limit_label(limit: RateLimit) -> str:
         "cost": getattr(limit.cost, "__name__", "...") if callable(limit.cost) else limit.cost,
         "name": None if limit.name is None else f'"{limit.name}"',
         "scope": '"task"' if limit.scope is Scope.TASK else None,
+        "by": by_label(limit.by),
     }
     shown = (f"{name}={value}" for name, value in given.items() if value is not None)
     return f"{', '.join([limit._made_by, *shown])})"

@@ -22,6 +22,7 @@ from .coordinator import (
     PeriodicTask,
     TaskLink,
 )
+from .windows import WHOLE_TIME
 
 CALLS_AT_ONCE = 64  # calls for which a task asks at once
 BUDGET_LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
@@ -134,6 +135,9 @@ class SharedBudget(PeriodicTask):
         keep: milliseconds for which the budget outlives its last use.
     """
 
+    is_newly_spent = False  # only keys are counted
+    window, seconds_left = WHOLE_TIME, None
+
     # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
     # blocks are no more than what is reserved for calls in flight, as a task that is killed loses both.
     #
@@ -165,6 +169,10 @@ class SharedBudget(PeriodicTask):
         self._over = math.inf
         self._before: float | None = None if ledger is not None else 0.0
         self._spent_by_all = 0.0
+
+    def of(self, key: str) -> SharedBudget:
+        """The amount, which is the same for all keys."""
+        return self
 
     def ask(self, need: float) -> bool:
         """Whether so much may be reserved now; if not, it is asked for, and `wake` is called when there may be more."""
@@ -254,22 +262,23 @@ class SharedBudget(PeriodicTask):
         self._spent_by_all, self._known = before + spent, before + spent + out
         if (ledger := self._ledger) is not None:
             if self._before is None:
-                self._before = await self._kept(lambda: ledger.spent_before(run))
-            await self._kept(lambda: ledger.write(run, number, spent + out))
+                self._before = await kept(lambda: ledger.spent_before(run), self._clock)
+            await kept(lambda: ledger.write(run, number, spent + out), self._clock)
         return got, bool(is_over)
 
-    async def _kept(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Read or write the ledger; raises FatalError if it is away for longer than the coordinator may be."""
-        begun, pause = self._clock(), FIRST_PAUSE
-        while True:
-            try:
-                async with asyncio.timeout(ANSWER):
-                    return await ask()
-            except Exception as error:
-                if self._clock() - begun + pause > MOST_AWAY:
-                    raise FatalError(
-                        f"what is spent of a budget could not be kept in the store= for {MOST_AWAY:g} s, and the next "
-                        f"run would spend it again ({type_name(error)}: {without_secrets(str(error))})"
-                    ) from error
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE, 2 * pause)
+
+async def kept(ask: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> T:
+    """Read or write a ledger; raises FatalError if it is away for longer than the coordinator may be."""
+    begun, pause = clock(), FIRST_PAUSE
+    while True:
+        try:
+            async with asyncio.timeout(ANSWER):
+                return await ask()
+        except Exception as error:
+            if clock() - begun + pause > MOST_AWAY:
+                raise FatalError(
+                    f"what is spent of a budget could not be kept in the store= for {MOST_AWAY:g} s, and the next "
+                    f"run would spend it again ({type_name(error)}: {without_secrets(str(error))})"
+                ) from error
+        await asyncio.sleep(pause)
+        pause = min(LONGEST_PAUSE, 2 * pause)

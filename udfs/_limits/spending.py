@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from .._errors.checks import given_number
@@ -12,10 +12,12 @@ from .._errors.failure import Failure
 from .._errors.figures import amount_
 from .._errors.records import error_text
 from .._errors.safe import one_line
-from .budget import MOST_UNTOLD, Budget, BudgetGate, SharedAmount, budget_label
+from .budget import MOST_UNTOLD, Amounts, Budget, BudgetGate, SharedAmount, budget_label
 from .gate import AskingAttempt, CallingTask
+from .key_gate import KeyGate
 from .permits import PermitGate
 from .rate_limit import RateLimit
+from .windows import Window
 
 logger = logging.getLogger("asyncudf")
 
@@ -38,8 +40,8 @@ class Spending:
     Args:
         ask: calls a `settle` with the arguments of a row and what it came to.
         is_refusal: whether the service has refused an attempt that ended with this failure.
-        spent_error: makes the error of calls that a budget does not let begin, of what is spent and of what the next
-            call needs, or of None as no cost is known; and of how `settle` failed.
+        spent_error: makes the error of a call that a budget does not let begin: of the row, the window, what is spent,
+            what the call needs, or of None as no cost is known, and of how `settle` failed.
         ends_task: whether that error ends the task.
     """
 
@@ -51,7 +53,7 @@ class Spending:
         ask: Callable[[Callable[..., float], Any, Any], float],
         *,
         is_refusal: Callable[[Failure], bool],
-        spent_error: Callable[[Budget, float, float | None, str | None], AsyncUDFError],
+        spent_error: Callable[[Budget, Any, Window, float, float | None, str | None], AsyncUDFError],
         ends_task: bool,
         redacted: bool,
     ) -> None:
@@ -62,23 +64,28 @@ class Spending:
         self._gates: list[BudgetGate] = []
         self._warned: set[str] = set()
         self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
-        self.permits: PermitGate | None = None  # of the rate limits, if there are any
+        self.permits: PermitGate | None = None  # of the rate limits that are not by key, if there are any
+        self.by_key: Mapping[int, KeyGate] = {}  # of the others, by their places
 
-    def gate(self, budget: Budget, amount: SharedAmount) -> BudgetGate:
+    def gate(self, budget: Budget, amounts: Amounts) -> BudgetGate:
         """The gate of the next of the budgets."""
         place = self._first + len(self._gates)
 
-        def error_of(spent: float, need: float | None) -> AsyncUDFError:
-            return self._error_of(budget, spent, need, self._raised.get(place))
+        def error_of(attempt: Any, amount: SharedAmount, need: float | None) -> AsyncUDFError:
+            if budget.by is not None and amount.is_newly_spent:
+                amount.is_newly_spent = False
+                self._task.counters.totals.spent_keys += 1
+            row, window = attempt.values[0], amounts.window
+            return self._error_of(budget, row, window, amount.spent_by_all, need, self._raised.get(place))
 
-        gate = BudgetGate(amount, budget, place, error_of, ends_task=self._ends_task)
+        gate = BudgetGate(amounts, budget, place, error_of, ends_task=self._ends_task)
         self._gates.append(gate)
         return gate
 
     @property
     def is_settled(self) -> bool:
         """Whether what an attempt reserves may differ from what it costs."""
-        return any(map(callable, self._settles)) or any(gate.amount.is_settled for gate in self._gates)
+        return any(map(callable, self._settles)) or any(gate.amounts.is_settled for gate in self._gates)
 
     def reserved(self, attempt: SpendingAttempt) -> Sequence[float]:
         """The costs of an attempt that has begun, as they were reserved."""
@@ -117,8 +124,12 @@ class Spending:
     def _settle_permits(self, attempt: SpendingAttempt, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
         for place, settle in enumerate(self._settles[: self._first]):
             if settle is not None and (used := self._cost_of(place, settle, attempt, outcomes)) is not None:
-                assert self.permits is not None
-                self.permits.settle(place, reserved[place], used, self._task.counters.clock())
+                now = self._task.counters.clock()
+                if (gate := self.by_key.get(place)) is not None:
+                    gate.settle(attempt, reserved[place], used, now)
+                else:
+                    assert self.permits is not None
+                    self.permits.settle(place, reserved[place], used, now)
 
     def _settle_budgets(
         self,
@@ -134,7 +145,7 @@ class Spending:
         spent = {}
         for gate, budget in zip(self._gates, self._budgets, strict=True):
             place, own = gate.place, said.get(budget.unit)
-            if not gate.amount.is_settled:
+            if not gate.amounts.is_settled:
                 continue
             is_untold = own is None
             if is_cut:
@@ -151,7 +162,7 @@ class Spending:
                     self._warn_of_silence(budget)
             if cost > reserved[place] * 1.001 and not budget.learns:
                 self._warn_of_more(budget, cost, reserved[place], len(attempt.rows))
-            gate.settle(reserved[place], cost, is_untold=is_untold)
+            gate.settle(attempt, reserved[place], cost, is_untold=is_untold)
             spent[budget.unit] = cost
         return spent
 

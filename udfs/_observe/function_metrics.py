@@ -180,6 +180,11 @@ class FunctionMetrics:
         noun=("row not called, as a budget was spent", "rows not called, as a budget was spent"),
         in_frame=True, in_log=True, in_summary=10, on_page=7, is_bad=True, export="unpaid_rows",
     )  # fmt: skip
+    spent_keys: int = _figure(
+        "Keys of which a row was not called because a budget with `by` was spent.", unit="key",
+        noun=("key whose budget is spent", "keys whose budget is spent"), in_frame=True, in_summary=12, on_page=8,
+        export="spent_keys",
+    )  # fmt: skip
     store_hits: int = _figure(
         "Rows answered from the store.", noun=("store hit",), in_frame=True, in_log=True, in_summary=7, outcome="hit"
     )

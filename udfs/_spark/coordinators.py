@@ -27,6 +27,7 @@ from .._limits.coordinator_server import OTHER_WAYS, CoordinatorServer
 from .._limits.job_capacity import prepare_shares
 from .._limits.permits import open_limits
 from .._limits.rate_limit import RateLimit
+from .._limits.shared_keys import open_keys
 from .._stores.base import need
 from .._stores.redis import checked_url
 from ._compat import active_context, setting
@@ -117,8 +118,9 @@ async def _prepare_at(config: CoordinatorConfig, shares: list[str], rates: list[
         ) as coordinator:
             if shares:
                 await prepare_shares(coordinator, shares)
-            if rates:
-                await open_limits(coordinator, rates)
+            if by_all := [one for one in rates if not one[1].by]:
+                await open_limits(coordinator, by_all)
+            await open_keys(coordinator, [one for one in rates if one[1].by])
         _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
 
 

@@ -147,7 +147,9 @@ def arguments(
     takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
     if takes_rows:
         positions = tuple(column_position(column, names) for column in columns) or tuple(range(len(names)))
-        _check_names([names[position] for position in positions], spec.name)
+        taken = [names[position] for position in positions]
+        _check_names(taken, spec.name)
+        spec.check_keys(taken)
     elif columns:
         positions = tuple(column_position(column, names) for column in columns)
         spec.check_column_count(len(positions))

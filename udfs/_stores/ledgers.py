@@ -68,13 +68,13 @@ class FolderLedger:
         self._folder = folder
 
     async def spent_before(self, run: str) -> float:
-        with self._locked():
+        with locked(self._folder):
             files = [file for file in self._folder.iterdir() if file.suffix == ".run" and file.stem != run]
             return sum(float(file.read_text().split()[1]) for file in files)
 
     async def write(self, run: str, number: int, amount: float) -> None:
         file = self._folder / f"{run}.run"
-        with self._locked():
+        with locked(self._folder):
             with contextlib.suppress(FileNotFoundError):
                 if int(file.read_text().split()[0]) >= number:
                     return
@@ -82,17 +82,19 @@ class FolderLedger:
             new.write_text(f"{number} {amount:.17g}")
             new.replace(file)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        import fcntl  # there is none on Windows, and no disk store
 
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held for some microseconds
-            yield
-        finally:
-            os.close(lock)
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A block in which no other task of the host is with this folder, which is made if it is not there."""
+    import fcntl  # there is none on Windows, and no disk store
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held for some microseconds
+        yield
+    finally:
+        os.close(lock)
 
 
 Ledger = RedisLedger | FolderLedger

@@ -1,4 +1,4 @@
-"""Attempts that are ready to begin, and rows in back-off, which will be."""
+"""Attempts that are ready to begin, and those that will be: rows in back-off, and keys at their limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .attempt import Attempt
 from .invokers import BatchBounds
+from .key_lines import KeyLines
 from .row import Row, RowState
 from .service import Service
 from .slots import CallingOperator, SlotPool
@@ -23,6 +24,7 @@ class Backlog:
         weight_of: what a row weighs; None if it has failed by that.
 
     Attributes:
+        aside: attempts whose key is at its limit.
         ready: attempts that may begin.
     """
 
@@ -42,21 +44,23 @@ class Backlog:
         self._may_go_on, self._weight_of = may_go_on, weight_of
         self.ready: deque[Attempt] = deque()
         self._backing_off: set[Row] = set()
+        self.aside = KeyLines(operator, self.put)
 
     @property
-    def backing_off(self) -> int:
-        """How many rows are in back-off."""
-        return len(self._backing_off)
+    def later(self) -> int:
+        """How many rows are in back-off, or aside."""
+        return len(self._backing_off) + self.aside.count
 
     @property
     def is_waiting(self) -> bool:
         """Whether rows are ready, or will be."""
-        return bool(self.ready or self._backing_off)
+        return bool(self.ready or self._backing_off or self.aside.count)
 
     @property
     def rows(self) -> Iterator[Row]:
         """The rows that are ready, or will be."""
         yield from [*self._backing_off]
+        yield from self.aside.rows
         for attempt in [*self.ready]:
             yield from (row for row in attempt.rows if row.state is RowState.READY)
 
@@ -80,11 +84,15 @@ class Backlog:
         self.ready.appendleft(attempt)
 
     def take_out(self, row: Row) -> None:
-        """A row that is ready is not called next, but may be put again."""
+        """A row that is ready or aside is not called next, but may be put again."""
+        if row.state is RowState.ASIDE:
+            self.aside.take_out(row)
+            return
         for place in range(len(self.ready) - 1, -1, -1):  # most such rows came last
             if row in (rows := self.ready[place].rows):
                 self.ready[place].rows = [one for one in rows if one is not row]
                 if len(rows) == 1:
+                    self.aside.leaves(self.ready[place])
                     del self.ready[place]
                 return
 
@@ -136,6 +144,7 @@ class Backlog:
                 return attempt
             if rows:
                 return Attempt(rows)
+            self.aside.leaves(attempt)
         return None
 
     def _joined(self, rows: Sequence[Row]) -> list[Row]:

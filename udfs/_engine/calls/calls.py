@@ -4,7 +4,7 @@ The order of wrapping, outermost first, with the code that does it:
 
     deadline(               Deadlines, _expire          covers all attempts and back-offs of a row
       retry(                Decisions, Backlog          a row in back-off holds no slot
-        limits(             Service                     an attempt that may not begin is the next one
+        limits(             Service, KeyLines           an attempt that may not begin is the next one, or set aside
         slot(               SlotPool                    one slot, one attempt
           attempt_timeout(    start, _attempt_expired
             function))))        Invoker.invoke
@@ -24,6 +24,7 @@ from ..._errors.traces import forget_frames
 from ..._functions.async_function import Results
 from ..._functions.options import OnError, Options
 from ..._functions.signature import FunctionSpec
+from ..._limits.gate import Aside
 from .attempt import Attempt
 from .backlog import Backlog
 from .counts import CallCounts
@@ -144,7 +145,7 @@ class Calls:
         self.conclude(rows, [failure] * len(rows))
 
     def begin(self, slot: CallSlot, attempt: Attempt) -> bool:
-        """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready.
+        """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready, or set aside.
 
         The rows of an attempt whose costs cannot be told have failed.
         """
@@ -155,22 +156,31 @@ class Calls:
             attempt.costs = self._costs.of_each
             if attempt.costs is None and not self._tell_costs(attempt):
                 return False
-        may_begin = False
+        aside = self.backlog.aside
+        if attempt.keys and aside.holds(attempt):
+            return False
         try:
-            may_begin = self.service.try_begin(slot, attempt)
+            answer = self.service.try_begin(slot, attempt)
         except BudgetSpentError as error:
             self.conclude(attempt.rows, [Failure(error)] * len(attempt.rows))
+            aside.leaves(attempt)
             return False
         except BaseException:
             self.backlog.put_back(attempt)
             raise
-        if not may_begin:
+        if type(answer) is Aside:
+            aside.set_aside(attempt, answer)
+        elif answer:
+            aside.leaves(attempt)
+            return True
+        else:
             self.backlog.put_back(attempt)
-        return may_begin
+        return False
 
     def _tell_costs(self, attempt: Attempt) -> bool:
-        """Whether the costs of an attempt can be told; if not, its rows have failed."""
+        """Whether the costs and the keys of an attempt can be told; if not, its rows have failed."""
         try:
+            attempt.keys = self._costs.keys_of(attempt.values)
             attempt.costs = self._costs.of(attempt.values)
         except BaseException as error:  # code of the user's
             self._not_called(attempt.rows, error)
@@ -286,6 +296,8 @@ class Calls:
     def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
         """Report the end of an attempt to the limits."""
         self.service.ended(attempt, failure, now)
+        if attempt.keys:
+            self.backlog.aside.ended(attempt)
         if self.service.held_failures is not None:
             self.evaluate_held()
 
@@ -562,7 +574,7 @@ class Calls:
         assert self.service.held_failures is not None
         for row, outcome in zip(rows, outcomes, strict=True):
             self._park(row, None, self.clock())
-            if row.state is RowState.READY:
+            if row.state is RowState.READY or row.state is RowState.ASIDE:
                 self.backlog.take_out(row)
             row.move(RowState.HELD)
             if not row.trouble.running_on:
@@ -584,8 +596,9 @@ class Calls:
         self._fail_held(held.failed())
         if self.service.is_broken is not self._was_broken:
             self._was_broken = self.service.is_broken
-            for row in self.backlog.rows:  # it has waited for the service to come back
-                self._renew(row)
+            for row in self.backlog.rows:
+                if row.started is not None:  # it has waited for the service to come back
+                    self._renew(row)
         if self.pool.is_idle and not (self.backlog.is_waiting or self.operator.has_rows()):
             self._fail_held(held.failed(is_last=True))
 
@@ -631,6 +644,7 @@ class Calls:
 
     def close(self) -> None:
         """Stop all timers."""
+        self.backlog.aside.close()
         self.deadlines.close()
         self.attempt_deadlines.close()
 

@@ -34,6 +34,7 @@ from ..._functions.signature import (
     parameters_of,
 )
 from ..._limits.budget import Budget
+from ..._limits.by_key import Key, key_of
 from ..._limits.rate_limit import RateLimit
 
 
@@ -313,7 +314,7 @@ class Costs:
     """The costs of a function's attempts: permits of each rate limit, then what is reserved of each budget.
 
     Attributes:
-        of_each: of every attempt; None if each call has costs of its own.
+        of_each: of every attempt; None if each call has costs of its own, or keys.
     """
 
     def __init__(self, limits: Sequence[RateLimit], budgets: Sequence[Budget], spec: FunctionSpec) -> None:
@@ -327,7 +328,10 @@ class Costs:
             if asks := callable(budget.reserve):
                 budget = dataclasses.replace(budget, reserve=of_row(budget.reserve, spec))
             self._asked.append((asks, budget.reservation_of))
-        has_own = any(asks for asks, _ in self._asked)
+        takes = None if spec.takes_mapping else spec.parameters
+        of_limits, of_budgets = [limit.by for limit in limits], [budget.by for budget in budgets]
+        self._keys = [None if by is None else key_of(by, takes) for by in of_limits + of_budgets]
+        has_own = any(asks for asks, _ in self._asked) or any(self._keys)
         self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]
 
     def of(self, values: Sequence[Any]) -> Sequence[float]:
@@ -340,6 +344,17 @@ class Costs:
             sum(cost_of(copied(_arguments(value))) for value in values) if asks else cost_of(())
             for asks, cost_of in self._asked
         ]
+
+    def keys_of(self, values: Sequence[Any]) -> Sequence[Key | None]:
+        """The key of a call for each limit and budget that is by key, None for others; empty if none is.
+
+        Raises:
+            AsyncUDFError: no key can be made of the row.
+        """
+        if not any(self._keys):
+            return ()
+        (row,) = values  # as the declaration has checked
+        return [None if key is None else key(row) for key in self._keys]
 
 
 def settlement_call(spec: FunctionSpec) -> Callable[[Callable[..., float], Any, Any], float]:

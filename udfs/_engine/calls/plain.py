@@ -83,6 +83,8 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
             service.spending.settle(attempt, (result,), None, is_cut=False)
         if attempt.has_asked:
             service.ended(attempt, None, now)
+            if attempt.keys:
+                calls.backlog.aside.ended(attempt)
             if service.held_failures is not None:
                 calls.evaluate_held()
         latencies.append(now - row.started)  # type: ignore[operator]

@@ -21,6 +21,7 @@ class RowState(enum.Enum):
     NEW = "new"  # it has its place
     CLAIMED = "claimed"  # it waits until it is clear that no other task calls for it
     READY = "ready"  # its next attempt may begin
+    ASIDE = "aside"  # a limit holds back its key
     CALLING = "calling"  # an attempt runs, and is not decided
     BACKING_OFF = "backing off"
     FOLLOWING = "following"  # it waits for the call of an equal row
@@ -32,9 +33,10 @@ class RowState(enum.Enum):
 # A row that is answered as it enters the queue (`put_completed`) has no state: no call is made for it. The plain way,
 # in plain.py, sets CALLING and DONE without `move`.
 _NEXT = {
-    RowState.NEW: "CLAIMED READY CALLING FOLLOWING DECIDED DONE",
+    RowState.NEW: "CLAIMED READY ASIDE CALLING FOLLOWING DECIDED DONE",
     RowState.CLAIMED: "READY DECIDED DONE",
-    RowState.READY: "CALLING HELD DECIDED DONE",
+    RowState.READY: "ASIDE CALLING HELD DECIDED DONE",
+    RowState.ASIDE: "READY HELD DECIDED DONE",
     RowState.CALLING: "READY BACKING_OFF HELD DECIDED DONE",
     RowState.BACKING_OFF: "READY DECIDED DONE",  # the latter two only if the loop is late: a wait ends in time
     RowState.FOLLOWING: "READY HELD DECIDED DONE",

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -19,23 +19,26 @@ from ..._functions.options import OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
-from ..._limits.budget import TaskBudget
+from ..._limits.budget import TaskAmounts
+from ..._limits.by_key import Key
 from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
 from ..._limits.failures import FailureBudget, SharedFailures
-from ..._limits.gate import Gate
+from ..._limits.gate import Aside, Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
+from ..._limits.key_gate import KeyGate, KeyTimes, OwnKeys
 from ..._limits.learning import Learner, LearningGate, LearningPermits
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, Bucket, LearnedLimit, Line, Permits, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, Bucket, LearnedLimit, Line, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
-from ..._limits.shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
+from ..._limits.shared_amounts import shared_amounts
+from ..._limits.shared_keys import SharedKeys
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
-from ..._stores.ledgers import Ledger, ledger_of
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
+from .key_lines import KeyLines
 from .slots import CallingOperator, CallSlot, SlotPool
 from .spent_budgets import SpentBudgets
 
@@ -66,7 +69,9 @@ class Service:
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
     # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
     #
+    # _holds_keys: the gate that was the last to hold back a key
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
+    # _limited: seconds of `State.LIMIT` of which it is counted who has held back calls
     # _not_refused_before: the answers to calls that did not have to ask, when they were last counted
     # _since: when `closed_by` turned the call away
     # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
@@ -89,9 +94,10 @@ class Service:
         self._clock = operator.counters.clock
         self._shared_clock = shared_clock or self._clock
         self.closed_by: Gate | None = None
+        self._holds_keys: Gate | None = None
         self.failed = self.attempts = self._reported = self._replied = 0
         self._not_refused_before = self._others = 0
-        self._since = 0.0
+        self._since = self._limited = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
         self.failures: FailureBudget | None = None
@@ -112,7 +118,7 @@ class Service:
             options.budgets,
             settlement_call(spec),
             is_refusal=lambda failure: self.refusal_of(failure) is not None,
-            spent_error=SpentBudgets(operator, options),
+            spent_error=SpentBudgets(operator, options, spec),
             ends_task=options.on_spent is OnSpent.RAISE,
             redacted=options.redacted,
         )
@@ -130,27 +136,23 @@ class Service:
     # Its gates.
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, aside: KeyLines) -> AsyncIterator[None]:
         """While the block runs, attempts meet the limits.
+
+        Args:
+            aside: the attempts that are set aside.
 
         Raises:
             FatalError: at the end, when all rows are done and too many have failed.
         """
         async with contextlib.AsyncExitStack() as stack:
             if self._identity is None:
-                gates = self._own_gates()
+                gates = self._own_gates(aside)
             else:
                 config = self._identity.config
                 coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
                 await stack.enter_async_context(coordinator)
-                store = self._options.store
-                ledgers = [
-                    None
-                    if budget.name is None
-                    else await stack.enter_async_context(ledger_of(store, f"{budget.name}:{budget.unit}"))
-                    for budget in self._options.budgets
-                ]
-                gates = self._shared_gates(self._identity, coordinator, ledgers, stack)
+                gates = await self._shared_gates(self._identity, coordinator, aside, stack)
             adaptive: list[Gate] = []
             if isinstance(self._options.capacity, AdaptiveCapacity):
                 adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
@@ -163,33 +165,38 @@ class Service:
 
     # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
 
-    def _own_gates(self) -> list[Gate]:
+    def _own_gates(self, aside: KeyLines) -> list[Gate]:
         """The gates of a task that is the whole job."""
         options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
         for budget in options.budgets:
-            gates.append(self.spending.gate(budget, TaskBudget(budget.amount, is_settled=budget.is_settled)))
-        if options.rate_limit:
-            buckets = [(place, _bucket_of(limit)) for place, limit in enumerate(options.rate_limit)]
-            gates.append(self._permit_gate(buckets, None))
-        return gates
+            gates.append(self.spending.gate(budget, TaskAmounts(budget, self._shared_clock)))
+        return [*gates, *self._permit_gates(options.rate_limit, aside, {}, None)]
 
-    def _permit_gate(
-        self, own: Sequence[tuple[int, Permits]], shared: tuple[Sequence[int], SharedPermits] | None
-    ) -> PermitGate:
-        """The gate of the rate limits: see `PermitGate`."""
-        limits = self._options.rate_limit
-        if self.learner is None:
-            return PermitGate(limits, own, shared)
-        return LearningGate(limits, own, shared, self.learner)
-
-    def _shared_gates(
+    def _permit_gates(
         self,
-        identity: TaskIdentity,
-        coordinator: Coordinator,
-        ledgers: Sequence[Ledger | None],
-        stack: contextlib.AsyncExitStack,
+        limits: Sequence[RateLimit],
+        aside: KeyLines,
+        shared_keys: Mapping[int, SharedKeys],
+        shared: tuple[Sequence[int], SharedPermits] | None,
+    ) -> list[Gate]:
+        """The gates of `rate_limit`: of what is not shared the permits are the task's own."""
+        gates: list[Gate] = [
+            KeyGate(limit, place, shared_keys.get(place) or OwnKeys(limit, _times_of(limit)), aside.waiting)
+            for place, limit in enumerate(limits)
+            if limit.by
+        ]
+        places = [] if shared is None else shared[0]
+        own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if not (limit.by or place in places)]
+        if not (own or shared):
+            return gates
+        if self.learner is None:
+            return [*gates, PermitGate(limits, own, shared)]
+        return [*gates, LearningGate(limits, own, shared, self.learner)]
+
+    async def _shared_gates(
+        self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
     ) -> list[Gate]:
         """The gates of a task that shares its limits with others."""
 
@@ -213,25 +220,24 @@ class Service:
             share = owned(CapacityShare(link, config.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         budgets: list[tuple[str, Gate]] = []
-        for budget, name, ledger in zip(options.budgets, config.amounts(options.budgets, query), ledgers, strict=True):
-            is_named = budget.name is not None  # then it is that of all who use the name
-            keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
-            amount = SharedBudget(
-                link,
-                keys,
-                budget.amount,
-                is_settled=budget.is_settled,
-                ledger=ledger,
-                keep=KEEP_NAMED if is_named else KEEP_CALLS,
-            )
-            budgets.append((name, self.spending.gate(budget, owned(amount))))
+        names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
+        for place, (budget, name) in enumerate(names, len(options.rate_limit)):
+            wake_key = partial(_wake_line, aside, place) if budget.by else lambda _: wake()
+            amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
+            budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
         gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
-        if limits := options.rate_limit:
-            places = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
-            own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if place not in places]
-            shared = (places, owned(self._shared_permits(link, config.rates(limits)))) if places else None
-            gates.append(self._permit_gate(own, shared))
+        limits = options.rate_limit
+        of_job = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
+        named = dict(zip(of_job, config.rates(limits), strict=True))
+        shared_keys = {
+            place: owned(SharedKeys(link, *named[place], partial(_wake_line, aside, place)))
+            for place in of_job
+            if limits[place].by
+        }
+        places = [place for place in of_job if place not in shared_keys]
+        shared = (places, owned(self._shared_permits(link, [named[place] for place in places]))) if places else None
+        gates += self._permit_gates(limits, aside, shared_keys, shared)
         if (failures := self.failures) is not None:
             failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
@@ -264,19 +270,23 @@ class Service:
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
         self.spending.permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
+        self.spending.by_key = {gate.place: gate for gate in gates if isinstance(gate, KeyGate)}
         self._is_settled = self.spending.is_settled
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
         self.asks_nothing = not self._has_limits
 
     # An attempt begins and ends.
 
-    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool:
-        """Let an attempt begin in this slot; False if it may not begin before `wake`."""
+    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool | Aside:
+        """Let an attempt begin in this slot; False if none may before `wake`, `Aside` if those of its key may not."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
         for gate in self._gates:
             if (wait := gate.wait(attempt, now)) != 0.0:
-                self._close(gate, wait, now)
+                if type(wait) is Aside:
+                    self._holds_keys = gate
+                    return wait
+                self._close(gate, wait, now)  # type: ignore[arg-type]
                 return False
         attempt.has_asked = True
         for began in self._on_begin:
@@ -316,6 +326,8 @@ class Service:
         self.closed_by = None
         self._counters.account.enter(State.CALLS_BUSY)  # until it turns out that another gate is closed
         waited = self._clock() - self._since
+        if gate.state is State.LIMIT:
+            self._limited += waited
         if gate is self._refusals:
             self._counters.totals.refused_seconds += waited
         elif gate.limits:
@@ -323,6 +335,14 @@ class Service:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def count_aside(self) -> None:
+        """Count the time in which slots were free because all keys that had rows were held back."""
+        gate, totals = self._holds_keys, self._counters.totals
+        if gate is not None and gate.limits and self.closed_by is None:
+            waited = max(0.0, totals.time[State.LIMIT] - self._limited)
+            totals.limit_seconds[gate.limit] += waited
+            self._limited += waited
 
     @property
     def _not_refused(self) -> int:
@@ -418,6 +438,19 @@ class Service:
 
 # The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
 _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Line]] = weakref.WeakKeyDictionary()
+
+
+_key_times: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, KeyTimes]] = weakref.WeakKeyDictionary()
+
+
+def _times_of(limit: RateLimit) -> KeyTimes:
+    if limit.name is None:
+        return KeyTimes()
+    return _key_times.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, KeyTimes())
+
+
+def _wake_line(aside: KeyLines, place: int, key: Key) -> None:
+    aside.wake((place, key))
 
 
 def _bucket_of(limit: RateLimit) -> Bucket:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FatalError
 from ..._errors.figures import amount_
+from ..._errors.records import shown_input
+from ..._errors.safe import safe_repr
 from ..._functions.options import OnSpent, Options
+from ..._functions.signature import FunctionSpec
 from ..._limits.budget import CALLS, MOST_UNTOLD, Budget, budget_label
+from ..._limits.windows import Window
 from ..._stores.ledgers import keeps_ledgers
 from .slots import CallingOperator
 
@@ -13,10 +19,12 @@ from .slots import CallingOperator
 class SpentBudgets:
     """Says what was spent, and how the rest of the rows may be done."""
 
-    def __init__(self, operator: CallingOperator, options: Options) -> None:
-        self._operator, self._options = operator, options
+    def __init__(self, operator: CallingOperator, options: Options, spec: FunctionSpec) -> None:
+        self._operator, self._options, self._spec = operator, options, spec
 
-    def __call__(self, budget: Budget, spent: float, need: float | None, raised: str | None) -> AsyncUDFError:
+    def __call__(
+        self, budget: Budget, row: Any, window: Window, spent: float, need: float | None, raised: str | None
+    ) -> AsyncUDFError:
         """Without a `need` no cost is known; `raised`: how `settle` has failed."""
         options, name = self._options, self._operator.name
         is_fatal = options.on_spent is OnSpent.RAISE
@@ -31,8 +39,9 @@ class SpentBudgets:
             option = "max_calls"
         else:
             text = (
-                f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}, and the next call may "
-                f"cost {amount_(need)}. {self._operator.counters.rows_done:,} rows of this task are done, and there "
+                f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}"
+                f"{self._key_text(budget, row)}{window.name and f' in {window.name}'}, and the next call may cost "
+                f"{amount_(need)}. {self._operator.counters.rows_done:,} rows of this task are done, and there "
                 f"are rows left. {kept} results that are paid for"
             )
             if budget.name is None or not keeps_ledgers(options.store):
@@ -46,6 +55,15 @@ class SpentBudgets:
         error = FatalError(text)
         error.option = option
         return error
+
+    def _key_text(self, budget: Budget, row: Any) -> str:
+        """The values of a row that have spent it; empty for a budget of all."""
+        if budget.by is None:
+            return ""
+        if self._options.redact is not None:
+            return f" for the input {shown_input([row], self._options.redact)}"
+        values = row if self._spec.takes_mapping else dict(zip(self._spec.parameters, row, strict=False))
+        return f" for {', '.join(f'{name}={safe_repr(values[name])}' for name in budget.by)}"
 
     def _untold_text(self, budget: Budget, raised: str | None) -> str:
         how = f"context.spend(amount, {budget.unit!r}) in the function, or give settle="

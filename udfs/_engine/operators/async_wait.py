@@ -175,7 +175,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 TELL_LIMITS.set(None if learner is None else learner.tell)
                 resources = await stack.enter_async_context(opened(self._spec, self._context))
                 stack.callback(self._calls.close)
-                await stack.enter_async_context(self._service.running())
+                await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
                 self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
                 with self._owning_its_end():
@@ -570,7 +570,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def waiting_has_changed(self) -> None:
         """The rows of calls that wait hold more memory than others."""
         if self._memory is not None:
-            self._memory.hold_calls(self._calls.backlog.backing_off + self._followers)
+            self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
     def _complete(self, row: Row, result: Any) -> None:
         row.complete((result,))
@@ -584,6 +584,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
             return State.STORE
+        if self._calls.backlog.aside.count and (self._queue.places <= 0 or self._buffer.is_drained):
+            return State.LIMIT
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
         return State.WINDING_DOWN if self._buffer.is_drained else State.INPUT
@@ -612,3 +614,4 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             totals.bytes_peak = self._memory.peak
         follows = self._followers > 0 and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)
+        self._service.count_aside()

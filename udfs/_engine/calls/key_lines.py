@@ -1,0 +1,157 @@
+"""Attempts that are set aside, as a limit holds back their key alone: those of other keys pass them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from ..._limits.gate import Aside, LineKey
+from .attempt import Attempt
+from .row import Row, RowState
+from .slots import CallingOperator
+
+
+class KeyLine:
+    """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
+
+    # asked: an attempt that has left the line to ask once more, and stays the first of its key until it begins
+    # timer: after which the first asks again; None: it waits for `KeyLines.wake`
+
+    __slots__ = ("_again", "_new", "asked", "timer")
+
+    def __init__(self) -> None:
+        self._again: deque[Attempt] = deque()
+        self._new: deque[Attempt] = deque()
+        self.asked: Attempt | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def __iter__(self) -> Iterator[Attempt]:
+        yield from [*self._again, *self._new]
+
+    def put(self, attempt: Attempt, *, is_first: bool) -> None:
+        line = self._again if attempt.rows[0].attempts else self._new
+        (line.appendleft if is_first else line.append)(attempt)
+
+    def __len__(self) -> int:
+        return len(self._again) + len(self._new)
+
+    def pop(self) -> Attempt | None:
+        line = self._again or self._new
+        return line.popleft() if line else None
+
+    def take_out(self, row: Row) -> bool:
+        """Take out the attempt of a row, if it is there."""
+        for line in (self._again, self._new):
+            for attempt in line:
+                if attempt.rows[0] is row:
+                    line.remove(attempt)
+                    return True
+        return False
+
+
+class KeyLines:
+    """The lines of all keys that are held back.
+
+    Args:
+        ask: lets an attempt ask its limits once more, soon.
+
+    Attributes:
+        count: attempts that are set aside.
+    """
+
+    # The first attempt of a key that asks in vain begins its line. Later ones of the key go behind it and ask nobody.
+    # A line either waits, or one of it is `asked`; when that begins, or needs no call any more, the next one is. So
+    # each line goes on until it is empty, and then there is none: no key is kept for its own sake.
+    #
+    # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
+
+    def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
+        self._operator, self._ask = operator, ask
+        self._lines: dict[LineKey, KeyLine] = {}
+        self.count = 0
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """The rows that are set aside."""
+        for line in [*self._lines.values()]:
+            yield from (row for attempt in line for row in attempt.rows if row.state is RowState.ASIDE)
+
+    def waiting(self, key: LineKey) -> int:
+        """How many attempts of a key are aside."""
+        return len(self._lines.get(key, ()))
+
+    def holds(self, attempt: Attempt) -> bool:
+        """Whether others of one of its keys are aside: then the attempt is behind them now."""
+        for key in enumerate(attempt.keys):
+            line = self._lines.get(key)
+            if line is not None and line.asked is not attempt:
+                self.leaves(attempt)
+                self._put(line, attempt, is_first=False)
+                return True
+        return False
+
+    def set_aside(self, attempt: Attempt, answer: Aside) -> None:
+        """A limit has held back the key of an attempt: it is the first that asks again."""
+        key, seconds = answer
+        line = self._lines.get(key)
+        if line is None:
+            self.leaves(attempt)
+            line = self._lines[key] = KeyLine()
+        line.asked = attempt.line = None
+        self._put(line, attempt, is_first=True)
+        if seconds is not None:
+            line.timer = self._operator.loop.call_later(seconds, self.wake, key)
+
+    def wake(self, key: LineKey) -> None:
+        """The limit may let the key go on; may be called at any time, any number of times."""
+        line = self._lines.get(key)
+        if line is not None and line.asked is None:
+            if line.timer is not None:
+                line.timer.cancel()
+                line.timer = None
+            self._ask_next(key, line)
+
+    def ended(self, attempt: Attempt) -> None:
+        """An attempt is over: lines of its keys that wait for that ask again."""
+        for key in enumerate(attempt.keys):
+            line = self._lines.get(key)
+            if line is not None and line.timer is None:
+                self.wake(key)
+
+    def leaves(self, attempt: Attempt) -> None:
+        """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""
+        if (key := attempt.line) is not None:
+            line = self._lines[key]
+            line.asked = attempt.line = None
+            self._ask_next(key, line)
+
+    def take_out(self, row: Row) -> None:
+        """A row is not called, but may be put again."""
+        if any(line.take_out(row) for line in self._lines.values()):
+            self._count(-1)
+
+    def close(self) -> None:
+        """Stop all timers."""
+        for line in self._lines.values():
+            if line.timer is not None:
+                line.timer.cancel()
+
+    def _put(self, line: KeyLine, attempt: Attempt, *, is_first: bool) -> None:
+        for row in attempt.rows:
+            row.move(RowState.ASIDE)
+        line.put(attempt, is_first=is_first)
+        self._count(1)
+
+    def _ask_next(self, key: LineKey, line: KeyLine) -> None:
+        while (attempt := line.pop()) is not None:
+            self._count(-1)
+            if attempt.rows[0].state is RowState.ASIDE:
+                line.asked, attempt.line = attempt, key
+                self._ask(attempt)
+                return
+        del self._lines[key]
+
+    def _count(self, more: int) -> None:
+        self.count += more
+        self._operator.waiting_has_changed()

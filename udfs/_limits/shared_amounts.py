@@ -1,0 +1,44 @@
+"""What is left of a budget, for all tasks of a job: opened with its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from .._stores.base import ResultStore
+from .._stores.key_ledgers import key_ledger_of
+from .._stores.ledgers import ledger_of
+from .budget import Budget
+from .by_key import Key
+from .coordinator import TaskLink
+from .keyed_budget import KeyedBudget
+from .shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
+
+
+@contextlib.asynccontextmanager
+async def shared_amounts(
+    link: TaskLink, name: str, budget: Budget, store: ResultStore | None, wake_key: Callable[[Key], None]
+) -> AsyncIterator[SharedBudget | KeyedBudget]:
+    """The amounts of a budget while the block runs.
+
+    Args:
+        name: under which tasks share it.
+        store: keeps what was spent of a budget with a name for the runs after this one.
+        wake_key: is called with a key when calls of it may begin that had to wait.
+    """
+    is_named = budget.name is not None  # then it is that of all who use the name
+    store = store if is_named else None
+    amounts: SharedBudget | KeyedBudget
+    async with contextlib.AsyncExitStack() as stack:
+        if budget.is_divided:
+            name = f"{name}:{budget.per or ''}"
+            keys_ledger = await stack.enter_async_context(key_ledger_of(store, name))
+            amounts = KeyedBudget(link, name, budget, keys_ledger, wake_key)
+        else:
+            ledger = await stack.enter_async_context(ledger_of(store, name))
+            keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+            keep = KEEP_NAMED if is_named else KEEP_CALLS
+            settled = budget.is_settled
+            amounts = SharedBudget(link, keys, budget.amount, is_settled=settled, ledger=ledger, keep=keep)
+        stack.push_async_callback(amounts.close)
+        yield amounts
