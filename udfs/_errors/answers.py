@@ -91,8 +91,8 @@ class Answer(NamedTuple):
 
 def answer_of(outcome: Any) -> Answer:
     """Everything that an exception or a response says, read in one go."""
-    if _has_no_answer(outcome):
-        return Answer()
+    if _is_pythons(outcome) and (outcome.__cause__ is None or all(map(_is_pythons, _outcomes(outcome)))):
+        return Answer()  # to look into it would take hundreds of calls of functions
     # Each exception with its response, if it has one, the headers of both, and what was read of its body.
     said = [
         (one, response := _attribute(one, "response"), [*_headers(one, response)], _bodies(one, response))
@@ -282,11 +282,6 @@ def _outcomes(outcome: Any) -> list[Any]:
     return [*related(outcome)] if issubclass(type(outcome), BaseException) else [outcome]
 
 
-def _has_no_answer(outcome: Any) -> bool:
-    """Whether the rest need not look, which takes hundreds of calls of functions."""
-    return _is_pythons(outcome) and (outcome.__cause__ is None or all(map(_is_pythons, _outcomes(outcome))))
-
-
 def _is_pythons(error: Any) -> bool:
     return type(error) in OF_PYTHON and not error.__dict__ and TEXTS_AND_NUMBERS.issuperset(map(type, error.args))
 
@@ -424,7 +419,10 @@ def _attribute(holder: Any, name: str) -> Any:
 
 def _code(error: Any) -> Any:
     """The `code` of an exception, unless it is a property: those of aiohttp and of websockets warn about being read."""
-    return tried(lambda: inspect.getattr_static(error, "code"))
+    try:
+        return inspect.getattr_static(error, "code")
+    except BaseException:
+        return None
 
 
 def _item(holder: Any, *names: str) -> Any:

@@ -171,7 +171,8 @@ class Calls:
         if type(answer) is Aside:
             aside.set_aside(attempt, answer)
         elif answer:
-            aside.leaves(attempt)
+            if attempt.keys:
+                aside.leaves(attempt)
             return True
         else:
             self.backlog.put_back(attempt)
