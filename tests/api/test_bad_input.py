@@ -20,7 +20,6 @@ from asyncudf import (
     OutputTag,
     ResultFuture,
     RetryStrategy,
-    RuntimeContext,
     WatermarkStrategy,
     async_pandas_udf,
 )
@@ -174,10 +173,6 @@ def test_a_function_is_registered_in_a_session_under_a_name(output_mode: Any, ar
         async_pandas_udf(city, output_mode=output_mode).register(*arguments)
 
 
-async def fallback(name: str) -> str:
-    return name
-
-
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
@@ -185,7 +180,6 @@ async def fallback(name: str) -> str:
         (lambda: async_pandas_udf("int", "string"), OptionError, "two return types"),
         (lambda: run_rows(5, []), FunctionError, "expected a function such as"),
         (lambda: run_rows(city, [], clock="wall"), OptionError, "'virtual' or 'real', not 'wall'"),  # type: ignore[arg-type]
-        (lambda: async_pandas_udf(city, on_timeout=fallback), OptionError, "on_timeout must be a value or a plain def"),
         (lambda: async_pandas_udf(async_pandas_udf(city)), FunctionError, "already; use with_options"),
         (lambda: OutputTag("", "city string"), OptionError, "needs a name, not ''"),
     ],
@@ -213,10 +207,3 @@ def test_a_declaration_that_cannot_work(make: Any, error: type[Exception], said:
 def test_a_watermark_strategy_that_cannot_work(make: Any, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         make()
-
-
-def test_the_context_is_no_column() -> None:
-    async def call(x: int, context: RuntimeContext) -> int:
-        return x
-
-    assert async_pandas_udf(call).spec.parameters == ("x",)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncudf import AsyncUDFError, FunctionError, OptionError, ResultError, ResultStore, async_pandas_udf
+from asyncudf import AsyncUDFError, OptionError, ResultError, ResultStore, async_pandas_udf
 from asyncudf.testing import OperatorHarness, VirtualClockLoop, run_rows, run_stream
 from tests.kit.engines import Engine
 from tests.kit.functions import hangs
@@ -60,14 +60,6 @@ class TestTestKit:
         loop.run_until_complete(main())
         loop.close()
         assert (errors, runs) == ([], [])
-
-    def test_results_are_checked_against_the_declared_type_without_spark(self) -> None:
-        @async_pandas_udf("temp double, sky string")
-        async def weather(city: str) -> dict[str, Any]:
-            return {"temp": 1.0, "sky": 7}
-
-        with pytest.raises(AsyncUDFError, match=r"weather returned 7 \(int\) in field 'sky'"):
-            run_rows(weather, ["Oslo"])
 
     def test_an_output_that_fails_ends_the_run_also_from_a_timer(self) -> None:
         class Broken(list[Any]):
@@ -181,19 +173,6 @@ def test_a_column_that_the_schema_has_not_is_refused() -> None:
         run_stream(lambda stream: stream, [{"city": "a"}, {"ctiy": "b"}], "city string, n int")
     rows = run_stream(lambda stream: stream, [{"city": "a"}, {"n": 2}], "city string, n int")
     assert rows == [{"city": "a", "n": None}, {"city": None, "n": 2}]
-
-
-@pytest.mark.parametrize("declared", ["char(4)", "varchar(3)", "struct<code: char(4)>", "array<varchar(3)>"])
-def test_a_type_that_spark_takes_from_no_python_function_is_refused_here_too(declared: str) -> None:
-    """It said that Arrow does not know CharType(4), and the kit took it."""
-
-    async def code(x: int) -> Any:
-        return "a"
-
-    with pytest.raises(
-        FunctionError, match=r"code is declared as .*char\(\d\).*, which Spark takes .*; declare string"
-    ):
-        run_rows(code, [1], returnType=declared)
 
 
 @pytest.mark.parametrize(

@@ -305,14 +305,6 @@ class TestVariants:
         written = column(kinds, [array], "array<string>")
         assert [value for batch in written for value in batch.to_pylist()] == [["VariantVal"]]
 
-    def test_are_declared_in_ddl(self) -> None:
-        async def call(x: int) -> Any:
-            return {"a": x}
-
-        assert run_rows(call, [1], returnType="variant") == [{"a": 1}]
-        with pytest.raises(ResultError, match="declared variant"):
-            run_rows(call, [b"1"], returnType="variant")
-
     def test_with_a_store(self) -> None:
         calls = []
 

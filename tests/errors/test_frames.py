@@ -106,4 +106,5 @@ def test_an_error_that_is_none_of_the_librarys_is_left_alone(monkeypatch: pytest
 def test_without_spark_an_error_keeps_its_cause_and_has_no_frames_in_a_note() -> None:
     error = raised(lambda: run_rows(waits, ["{"]))
     assert isinstance(error.__cause__, json.JSONDecodeError)
+    assert error.__cause__.__traceback__ is not None
     assert error.__notes__ == [POLICIES]

@@ -115,16 +115,6 @@ def test_fields_whose_names_are_no_identifiers() -> None:
     assert run_rows(names["call"], [3]) == [{"max.temp": 1.5, "a `b` c": 3}]
 
 
-def test_names_of_the_enclosing_function_are_seen_where_the_function_keeps_them() -> None:
-    class Local(NamedTuple):
-        x: int
-
-    async def call(city: str) -> Local:
-        return Local(1)
-
-    assert async_pandas_udf(call).spec.returns == "struct<x:bigint>"
-
-
 def test_a_variable_that_is_set_later_does_no_harm() -> None:
     async def call(city: str) -> int:
         return later

@@ -104,13 +104,6 @@ class TestDeclared:
         declared = async_pandas_udf(Review, capacity=5)(f)
         assert results(declared.__wrapped__, returnType=declared.returns) == [PLAIN]
 
-    def test_by_position(self) -> None:
-        async def f(x: int):  # type: ignore[no-untyped-def]
-            return [Part(name="x")]
-
-        declared = async_pandas_udf(list[Part], capacity=5)(f)
-        assert declared.returns == "array<struct<name:string,price:decimal(38,18)>>"
-
     def test_an_async_function_that_is_a_dataclass_is_no_type(self) -> None:
         @dataclass
         class Lookup(AsyncFunction):
@@ -409,13 +402,6 @@ class TestResults:
         got = run_rows(ratio, [0, 2], returnType=declared, on_error="null", as_column=True)
         assert got == [None, {"x": 2, "inverse": 0.5}]
 
-    def test_another_model_does_not_fit(self) -> None:
-        async def f(x: int) -> Review:
-            return Part(name="x")  # type: ignore[return-value]
-
-        with pytest.raises(ResultError, match="missing"):
-            run_rows(f, [1])
-
 
 class TestLastError:
     def test_a_model_is_asked_again_with_what_was_wrong(self) -> None:
@@ -580,14 +566,5 @@ class TestLastError:
 
         with pytest.raises(AsyncUDFError, match=r"for the input \(2,\).*may open no more files") as caught:
             run_rows(f, [1, 2], on_error=on_error, retry=RetryStrategy.fixed_delay(2, 1.0))
-        assert caught.value.__cause__ is not None
-        assert caught.value.__cause__.__traceback__ is not None
-
-    def test_without_a_retry_the_error_keeps_its_traceback(self) -> None:
-        async def f(x: int, context: RuntimeContext) -> int:
-            raise ValueError(x)
-
-        with pytest.raises(Exception, match="ValueError: 1") as caught:
-            run_rows(f, [1])
         assert caught.value.__cause__ is not None
         assert caught.value.__cause__.__traceback__ is not None

