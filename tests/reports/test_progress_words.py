@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from asyncudf._observe.function_metrics import SinkRows
-from asyncudf._observe.reports.progress import Progress, Snapshot, details, heading, tasks
+from asyncudf._observe.reports.progress import Progress, Snapshot, line, tasks
 
 ONE = Progress(
     label="weather", rows=1, expected=1, is_estimated=False, share=None, rate=1.0, in_flight=1, errors=1, retries=1,
@@ -17,12 +17,12 @@ ONE = Progress(
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(1, ["1 error", "1 retry", "1 failed task"]), (2, ["2 errors", "2 retries", "2 failed tasks"])],
+    [(1, "1 error, 1 retry, 1 failed task"), (2, "2 errors, 2 retries, 2 failed tasks")],
 )
-def test_what_went_wrong_is_counted(number: int, words: list[str]) -> None:
+def test_what_went_wrong_is_counted(number: int, words: str) -> None:
     """1 retry, 2 retries."""
-    told = details(dataclasses.replace(ONE, errors=number, retries=number, failed_tasks=number))
-    assert told == ["1 call in flight", *words]
+    told = line(dataclasses.replace(ONE, errors=number, retries=number, failed_tasks=number))
+    assert told.endswith(f", 1 call in flight, {words}")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_what_went_wrong_is_counted(number: int, words: list[str]) -> None:
 def test_rows_are_those_that_were_named_last(rows: int, expected: int | None, words: str) -> None:
     """1 of ~5 rows."""
     one = dataclasses.replace(ONE, rows=rows, expected=expected, is_estimated=expected is not None)
-    assert heading(one)[0] == words
+    assert line(one).startswith(f"weather: {words}, 1.0 rows/s")
 
 
 @pytest.mark.parametrize(
@@ -46,5 +46,5 @@ def test_tasks_are_those_that_were_named_last(done: int, total: int | None, word
 def test_a_sink_has_written_its_rows() -> None:
     """Those that failed, or were acknowledged before, are not among them, and yet the rows add up."""
     one = dataclasses.replace(ONE, rows=10, expected=20, is_estimated=True, sink=SinkRows(7, 1, 2, 0))
-    assert heading(one)[0] == "10 of ~20 rows"
-    assert details(one)[0] == "7 written, 1 failed, 2 acknowledged before"
+    told = "weather: 10 of ~20 rows, 1.0 rows/s, ? left, 7 written, 1 failed, 2 acknowledged before"
+    assert line(one).startswith(told)
