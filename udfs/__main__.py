@@ -12,9 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ._errors.safe import safe_repr
-from ._observe.doctor.checks import examine
-from ._observe.doctor.findings import as_text, exit_status
-from ._observe.doctor.packages import PACKAGE, version_of
+from ._observe.doctor import PACKAGE, as_text, examine, exit_status, version_of
 
 MOST_DIGITS = 9  # of a number of calls: a longer one is a typing error
 

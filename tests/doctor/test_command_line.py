@@ -12,8 +12,7 @@ import pytest
 
 import asyncudf
 from asyncudf.__main__ import main
-from asyncudf._observe.doctor.findings import Finding
-from asyncudf._observe.doctor.packages import version_of
+from asyncudf._observe.doctor import Finding, version_of
 
 
 def findings_of(*findings: Finding):
@@ -74,11 +73,11 @@ def test_a_full_disk(arguments):
 import sys, types
 package = sys.modules["asyncudf"] = types.ModuleType("asyncudf")
 package.__path__ = [{os.path.dirname(asyncudf.__file__)!r}]
-from asyncudf import __main__ as doctor
-doctor.examine = lambda capacity: iter([doctor_finding])
-from asyncudf._observe.doctor.findings import Finding
+from asyncudf import __main__ as command
+command.examine = lambda capacity: iter([doctor_finding])
+from asyncudf._observe.doctor import Finding
 doctor_finding = Finding("java", "ok", "17")
-sys.exit(doctor.main({arguments.split()!r}))
+sys.exit(command.main({arguments.split()!r}))
 """
     with open("/dev/full", "w") as full:
         ran = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)

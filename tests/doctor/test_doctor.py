@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from asyncudf._observe.doctor import checks, packages, programs
-from asyncudf._observe.doctor.checks import check_open_files, examine
-from asyncudf._observe.doctor.findings import Finding, as_text, exit_status, short_message
-from asyncudf._observe.doctor.packages import check_extras, check_packages, version_of
-from asyncudf._observe.doctor.programs import check_java, check_pythons
+from asyncudf._observe import doctor
+from asyncudf._observe.doctor import (
+    Finding,
+    as_text,
+    check_extras,
+    check_java,
+    check_open_files,
+    check_packages,
+    check_pythons,
+    examine,
+    exit_status,
+    short_message,
+    version_of,
+)
 
 OWN, OWN_VERSION = sys.executable, "{}.{}".format(*sys.version_info)
 SET_OWN = f"export PYSPARK_PYTHON={OWN}"
@@ -40,10 +49,9 @@ def program(tmp_path: Path) -> Program:
 
 def install(monkeypatch: Patch, **versions: str) -> None:
     """What is installed, by package; of all others version 99 is, and no client of Spark Connect."""
-    given = {"asyncudf": "0.2.0", **dict.fromkeys(packages.CONNECT_CLIENTS, "")}
+    given = {"asyncudf": "0.2.0", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
     given |= {name.replace("_", "-"): version for name, version in versions.items()}
-    for module in (packages, programs):
-        monkeypatch.setattr(module, "version_of", lambda package: given.get(package, "99"))
+    monkeypatch.setattr(doctor, "version_of", lambda package: given.get(package, "99"))
 
 
 # Packages.
@@ -108,7 +116,7 @@ def test_java(monkeypatch: Patch, program: Program, spark: str, script: str, sta
     """It is started: it may be a link, a shim, or one that Spark does not take."""
     install(monkeypatch, pyspark=spark)
     finding = check_java({"PATH": os.path.dirname(program("java", script))})
-    assert (finding.status, finding.fix) == (status, "" if status == "ok" else programs.INSTALL_JAVA)
+    assert (finding.status, finding.fix) == (status, "" if status == "ok" else doctor.INSTALL_JAVA)
     assert found in finding.found
 
 
@@ -163,7 +171,7 @@ def test_without_a_setting_workers_take_python3_from_path(monkeypatch: Patch, pr
 def test_a_package_that_only_the_driver_has_is_named() -> None:
     """The worker is asked for the packages of the extras too: here it has all, and one more is asked for."""
     assert check_pythons({"PYSPARK_PYTHON": OWN}).status == "ok"
-    assert programs.look_at(OWN, ["pandas", "no-such-package"]) == (OWN_VERSION, "", ["no-such-package"])
+    assert doctor.look_at(OWN, ["pandas", "no-such-package"]) == (OWN_VERSION, "", ["no-such-package"])
 
 
 def test_a_package_of_the_driver_that_is_broken_is_named(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -177,11 +185,11 @@ def test_a_package_of_the_driver_that_is_broken_is_named(monkeypatch: Patch, tmp
 
 
 def test_a_program_that_hangs_is_ended(monkeypatch: Patch, program: Program) -> None:
-    monkeypatch.setattr(programs, "LIMIT", 1.0)
-    assert programs.look_at(program("python", "exec sleep 100"))[1] == "cannot be used: no answer in 1 s"
+    monkeypatch.setattr(doctor, "LIMIT", 1.0)
+    assert doctor.look_at(program("python", "exec sleep 100"))[1] == "cannot be used: no answer in 1 s"
 
 
-@pytest.mark.parametrize("client", packages.CONNECT_CLIENTS)
+@pytest.mark.parametrize("client", doctor.CONNECT_CLIENTS)
 def test_with_a_client_of_spark_connect_no_spark_of_this_machine_is_looked_at(monkeypatch: Patch, client: str) -> None:
     """Its queries run elsewhere: no Java and no PYSPARK_PYTHON here, and no other pyspark beside it."""
     install(monkeypatch, pyspark="", **{client.replace("-", "_"): "16.4.1"})
@@ -224,8 +232,8 @@ def test_every_check_may_fail(monkeypatch: Patch) -> None:
     def broken(*arguments: object) -> None:
         raise RuntimeError("broken")
 
-    for module, name in ((packages, "version_of"), (programs, "packages_here"), (checks, "check_open_files")):
-        monkeypatch.setattr(module, name, broken)
+    for name in ("version_of", "look_at", "check_open_files"):
+        monkeypatch.setattr(doctor, name, broken)
     found = list(examine(1, {}))
     assert {finding.status for finding in found} == {"fail"}
     assert len(found) == 5

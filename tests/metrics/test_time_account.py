@@ -53,9 +53,9 @@ def test_the_states_add_up_to_the_life(steps: list[tuple[float, object]]) -> Non
             case State():
                 account.enter(step)
             case "leave":
-                spark_thread.leave()
+                spark_thread.away.start()
             case "come back":
-                spark_thread.come_back()
+                spark_thread.away.stop()
             case _:
                 account.look(was_blocked=step == "blocked")
     found = account.look(was_blocked=False)
@@ -88,18 +88,18 @@ def test_no_input_while_spark_is_away_with_results_is_output() -> None:
     account = TimeAccount(clock, spark_thread)
     account.enter(State.INPUT)
     clock.now += 1
-    spark_thread.leave()
+    spark_thread.away.start()
     clock.now += 2
-    spark_thread.come_back()
+    spark_thread.away.stop()
     clock.now += 4
-    spark_thread.leave()
+    spark_thread.away.start()
     clock.now += 8
     assert spent(account) == {"INPUT": 5, "OUTPUT": 10}
     account.enter(State.CALLS_BUSY)
     clock.now += 64
     account.enter(State.INPUT)
     clock.now += 16
-    spark_thread.come_back()
+    spark_thread.away.stop()
     clock.now += 32
     assert spent(account) == {"INPUT": 37, "OUTPUT": 26, "CALLS_BUSY": 64}
 
@@ -112,8 +112,8 @@ def test_each_operator_of_a_chain_has_its_own_account_of_it() -> None:
     for account in accounts:
         account.enter(State.INPUT)
     for _ in range(1000):
-        spark_thread.leave()
+        spark_thread.away.start()
         clock.now += 0.005
-        spark_thread.come_back()
+        spark_thread.away.stop()
         clock.now += 0.005
     assert [spent(account) for account in accounts] == [{"INPUT": 5, "OUTPUT": 5}] * 2

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf._observe.latency_sketch import LatencySketch
-from asyncudf._observe.reports.run_report import TICK_SPACE, curves_of, histogram_of, segments_of
+from asyncudf._observe.reports.run_report import TICK_SPACE, curves_of, histogram_of
 
 QUANTILES = ("p50", "p95", "p99")
 latencies = st.lists(st.floats(min_value=0, max_value=1e5), min_size=1, max_size=60)
@@ -74,18 +74,6 @@ class TestHistogram:
         assert bar.at == pytest.approx(50, abs=5)
         assert bar.shortest <= factor * 1.02
         assert bar.longest >= factor / 1.02
-
-
-class TestSegments:
-    @given(st.dictionaries(st.sampled_from("abcdefghi"), st.floats(min_value=0, max_value=1e6)))
-    def test_they_fill_the_bar(self, parts: dict[str, float]) -> None:
-        whole = sum(parts.values())
-        segments = segments_of(parts, whole)
-        assert [segment.name for segment in segments] == [name for name, part in parts.items() if part > 0]
-        for segment, after in pairwise(segments):
-            assert segment.at + segment.length == pytest.approx(after.at)
-        if segments:
-            assert segments[-1].at + segments[-1].length == pytest.approx(100)
 
 
 class TestCurves:

@@ -93,10 +93,13 @@ class TestFigures:
 def test_bars_are_as_long_as_the_time_in_each_state(sample: tuple[Any, Element]) -> None:
     """The bar of all tasks together is full, and each colour has its share of it."""
     metrics, page = sample
-    bars = [svg for svg in page.all("svg") if "whole" in (svg.attributes.get("class") or "")]
+    bars = [bar for bar in page.all("div") if "whole" in (bar.attributes.get("class") or "")]
     with_time = [function for function in metrics["functions"] if function["seconds"]]
     for bar, function in zip(bars, with_time, strict=True):
-        widths = {part.attributes["class"]: float(part.attributes["width"] or 0) for part in bar.all("rect")}
+        widths = {
+            part.attributes["class"]: float(re.sub("[^0-9.]", "", part.attributes["style"] or ""))
+            for part in bar.all("i")
+        }
         shares = {f"s-{name}": 100 * part / function["seconds"] for name, part in function["time"].items() if part}
         assert widths == pytest.approx(shares, abs=0.01)
 

@@ -127,7 +127,7 @@ class Sampler:
             operator.sample(was_blocked=was_blocked)
 
     def _seconds_excused(self) -> float:
-        at_work = 0.0 if self._spark_thread is None else self._clock() - self._spark_thread.seconds_waited()
+        at_work = 0.0 if self._spark_thread is None else self._clock() - self._spark_thread.waiting.seconds()
         return at_work + self._without_processor()
 
 

@@ -91,8 +91,8 @@ class Answer(NamedTuple):
 
 def answer_of(outcome: Any) -> Answer:
     """Everything that an exception or a response says, read in one go."""
-    if _is_pythons(outcome) and (outcome.__cause__ is None or all(map(_is_pythons, _outcomes(outcome)))):
-        return Answer()  # to look into it would take hundreds of calls of functions
+    if _has_no_answer(outcome):
+        return Answer()
     # Each exception with its response, if it has one, the headers of both, and what was read of its body.
     said = [
         (one, response := _attribute(one, "response"), [*_headers(one, response)], _bodies(one, response))
@@ -280,6 +280,13 @@ def _texts(values: Iterable[Any]) -> Iterator[str]:
 
 def _outcomes(outcome: Any) -> list[Any]:
     return [*related(outcome)] if issubclass(type(outcome), BaseException) else [outcome]
+
+
+def _has_no_answer(outcome: Any) -> bool:
+    """Whether the rest need not look, which takes hundreds of calls of functions."""
+    if type(outcome) not in OF_PYTHON:
+        return False
+    return _is_pythons(outcome) if outcome.__cause__ is None else all(map(_is_pythons, _outcomes(outcome)))
 
 
 def _is_pythons(error: Any) -> bool:

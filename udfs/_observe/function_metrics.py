@@ -23,8 +23,8 @@ class Kind(NamedTuple):
 
     new: Callable[[], Any]  # the value at the start
     add: Callable[[Any, Any], Any]  # what two tasks have together; may change the first value, and not the second
-    to_plain: Callable[[Any], Any] | None = None  # for JSON; None if the value is plain
-    from_plain: Callable[[Any], Any] | None = None
+    to_plain: Callable[[Any], Any] = lambda value: value  # for JSON
+    from_plain: Callable[[Any], Any] = lambda plain: plain
 
 
 def counted_as(kind: str, counted: Mapping[str, Any]) -> str:
@@ -58,10 +58,11 @@ def _add_newest(mine: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
 
 SUM = Kind(int, operator.add)
 PEAK = Kind(int, max)
-COUNTS = Kind(Counter, _add_counts, dict, Counter)  # by the kind of an error
+# By the kind of an error, the commonest first.
+COUNTS = Kind(Counter, _add_counts, lambda counts: dict(counts.most_common()), Counter)
 EXAMPLES = Kind(dict, _add_examples, dict, dict)  # by the same kinds
 AMOUNTS = Kind(dict, _add_amounts, dict, dict)
-LAST = Kind(lambda: None, lambda mine, more: more or mine, None, lambda plain: plain and tuple(plain))
+LAST = Kind(lambda: None, lambda mine, more: more or mine, from_plain=lambda plain: plain and tuple(plain))
 SKETCH = Kind(LatencySketch, LatencySketch.merge, LatencySketch.to_plain, LatencySketch.from_plain)
 NEWEST = Kind(
     dict,
@@ -272,11 +273,11 @@ class FunctionMetrics:
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for JSON; `from_plain` makes the same of them."""
         values = vars(self)
-        return {name: kind.to_plain(values[name]) if kind.to_plain else values[name] for name, kind in _STORED}
+        return {name: kind.to_plain(values[name]) for name, kind in _STORED}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FunctionMetrics:
-        return cls(**{name: kind.from_plain(plain[name]) if kind.from_plain else plain[name] for name, kind in _STORED})
+        return cls(**{name: kind.from_plain(plain[name]) for name, kind in _STORED})
 
 
 FIGURES: tuple[Figure, ...] = tuple(figure for figure in vars(FunctionMetrics).values() if isinstance(figure, Figure))
@@ -285,6 +286,7 @@ _ZEROS = {name: 0 for name, kind in _STORED if kind in (SUM, PEAK)}
 _OTHERS = tuple((name, kind) for name, kind in _STORED if name not in _ZEROS)
 TOTALS = tuple(figure for figure in FIGURES if figure.kind in (None, SUM) and figure.is_shown)
 PEAKS = tuple(figure for figure in FIGURES if figure.kind is PEAK and figure.is_shown)
+MAPS = tuple((name, kind) for name, kind in _STORED if kind in (AMOUNTS, COUNTS, EXAMPLES, TIME))
 
 for _name, _ in _STORED:
     delattr(FunctionMetrics, _name)  # the values are attributes of the instances, which are read faster so

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from typing import Any, NamedTuple
 
-from .function_metrics import PEAKS, TOTALS, FunctionMetrics
+from .function_metrics import MAPS, PEAKS, TOTALS, FunctionMetrics
 from .latency_sketch import LatencySketch
 
 DETAILED = 200  # tasks of a function that are shown one by one
@@ -217,17 +217,11 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
     sketch = metrics.latency
     return {
         **{figure.name: getattr(metrics, figure.name) for figure in TOTALS},
-        "limit_seconds": dict(metrics.limit_seconds),
+        **{name: kind.to_plain(getattr(metrics, name)) for name, kind in MAPS},
         "learned": {
             limit: dict(zip(("told", "permits", "per", "unit"), newest, strict=True))
             for limit, newest in metrics.learned.items()
         },
-        "spent": dict(metrics.spent),
-        "spent_squares": dict(metrics.spent_squares),
-        "unsettled": dict(metrics.unsettled.most_common()),
-        "ended_by": dict(metrics.ended_by.most_common()),
-        "errors": dict(metrics.errors.most_common()),
-        "examples": dict(metrics.examples),
         "last_error": metrics.last_error and dict(zip(("type", "status"), metrics.last_error, strict=True)),
         "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},
         "queued": {"mean": metrics.queued, "peak": metrics.queued_peak},
@@ -242,7 +236,6 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
             "first": _histogram(metrics.first),
             "last": _histogram(metrics.last),
         },
-        "time": {state.name.lower(): seconds for state, seconds in metrics.time.items()},
     }
 
 

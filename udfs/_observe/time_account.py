@@ -69,7 +69,7 @@ class TimeAccount:
         now = self._clock()
         passed, self._since = now - self._since, now
         if self._spark_thread is not None:
-            before, self._away = self._away, self._spark_thread.seconds_away()
+            before, self._away = self._away, self._spark_thread.away.seconds()
             if self.state is State.INPUT:
                 away = min(passed, max(0.0, self._away - before))
                 self._seconds[State.OUTPUT] += away
@@ -77,40 +77,32 @@ class TimeAccount:
         self._seconds[self.state] += passed
 
 
-class SparkThread:
-    """What Spark's thread is doing: it is away to pass results to Spark, and brings no input; or it waits for the loop.
+class Stopwatch:
+    """How long something lasted, all times together; one thread starts and stops it, another may read it."""
 
-    Spark's thread writes it, the loop's thread reads it.
-    """
-
-    # _away: how long it was away before, and since when it is now (None: it is not away); both are set in one step, so
-    # that a reader in between counts no moment twice and misses none. _waited: the same of its waits for the loop
+    # _spent: how long it lasted before, and since when it does now (None: it does not); both are set in one step, so
+    # that a reader in between counts no moment twice and misses none
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._away: tuple[float, float | None] = (0.0, None)
-        self._waited: tuple[float, float | None] = (0.0, None)
+        self._spent: tuple[float, float | None] = (0.0, None)
 
-    def leave(self) -> None:
-        self._away = (self.seconds_away(), self._clock())
+    def start(self) -> None:
+        self._spent = (self.seconds(), self._clock())
 
-    def come_back(self) -> None:
-        self._away = (self.seconds_away(), None)
+    def stop(self) -> None:
+        self._spent = (self.seconds(), None)
 
-    def seconds_away(self) -> float:
-        """Seconds for which it has been away until now."""
-        return self._until_now(self._away)
-
-    def wait(self) -> None:
-        self._waited = (self.seconds_waited(), self._clock())
-
-    def go_on(self) -> None:
-        self._waited = (self.seconds_waited(), None)
-
-    def seconds_waited(self) -> float:
-        """Seconds for which it has waited until now: it did not keep the loop from running."""
-        return self._until_now(self._waited)
-
-    def _until_now(self, spent: tuple[float, float | None]) -> float:
-        before, since = spent
+    def seconds(self) -> float:
+        before, since = self._spent
         return before if since is None else before + self._clock() - since
+
+
+class SparkThread:
+    """What Spark's thread is doing: it is away to pass results to Spark, and brings no input; or it waits for the loop.
+
+    While it waits it does not keep the loop from running.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.away, self.waiting = Stopwatch(clock), Stopwatch(clock)

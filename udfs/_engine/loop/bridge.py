@@ -147,11 +147,11 @@ class Bridge(Generic[In, Out]):
             what, content = self._next()
             if what in ("batch", "sign of life"):
                 self._last_output = time.monotonic()
-                self._spark.spark_thread.leave()
+                self._spark.spark_thread.away.start()
                 try:
                     yield content
                 finally:
-                    self._spark.spark_thread.come_back()
+                    self._spark.spark_thread.away.stop()
                     if what == "batch":
                         self._send(lambda: self._loop_task.taken())
             elif what == "request_batch":
@@ -170,7 +170,7 @@ class Bridge(Generic[In, Out]):
         with contextlib.suppress(queue.Empty):
             return self._outbox.get_nowait()
         empty_batch = self._spark.empty_batch
-        self._spark.spark_thread.wait()
+        self._spark.spark_thread.waiting.start()
         try:
             while True:
                 self._spark.flush()
@@ -179,7 +179,7 @@ class Bridge(Generic[In, Out]):
                 with contextlib.suppress(queue.Empty):
                     return self._outbox.get(timeout=WATCH)
         finally:
-            self._spark.spark_thread.go_on()
+            self._spark.spark_thread.waiting.stop()
 
     def _send(self, action: Callable[[], Any]) -> None:
         # A closed loop takes nothing: the outbox has the reason, for its next reader.

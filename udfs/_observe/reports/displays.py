@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .progress import Progress, ProgressTracker, Snapshot, details, heading, line, printable, tasks
+from .progress import Progress, ProgressTracker, Snapshot, line, tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -131,7 +131,7 @@ class TerminalDisplay(Display):
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
         if not self._live.is_started:
             self._live.start()
-        lines = [*(printable(line(one), self._console.encoding) for one in functions), tasks(snapshot)]
+        lines = [*(_printable(line(one), self._console.encoding) for one in functions), tasks(snapshot)]
         self._live.update(self._text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
 
     def _give_up(self) -> None:
@@ -139,7 +139,7 @@ class TerminalDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """A table below the cell, in its place for as long as the run goes on."""
+    """A bar and the line of each function below the cell, in their place for as long as the run goes on."""
 
     interval = UPDATED
 
@@ -150,22 +150,14 @@ class NotebookDisplay(Display):
         self._handle = display({"text/plain": "", "text/html": ""}, raw=True, display_id=True)
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
-        plain = "\n".join([*(printable(line(one), "utf-8") for one in functions), tasks(snapshot)])
-        page = (
-            f'<div style="font-variant-numeric: tabular-nums"><table>{"".join(map(_table_row, functions))}</table>'
-            f'<div style="opacity: 0.7">{tasks(snapshot)}</div></div>'
+        lines = [_printable(line(one), "utf-8") for one in functions]
+        shares = ("" if one.share is None else f' value="{one.share:.3f}"' for one in functions)
+        page = "".join(
+            f"<div><progress{share}></progress> {html.escape(text)}</div>"
+            for share, text in zip(shares, lines, strict=True)
         )
-        self._handle.update({"text/plain": plain, "text/html": page}, raw=True)
-
-
-def _table_row(one: Progress) -> str:
-    value, share = ("", "") if one.share is None else (f' value="{one.share:.3f}"', f"{int(one.share * 100)}%")
-    words = [share, *heading(one), *details(one)]
-    cells = "".join(f'<td style="text-align: left">{html.escape(word)}</td>' for word in words)
-    return (
-        f'<tr><th style="text-align: left">{html.escape(printable(one.label, "utf-8"))}</th>'
-        f"<td><progress{value}></progress></td>{cells}</tr>"
-    )
+        page = f'<div style="font-variant-numeric: tabular-nums">{page}<div>{tasks(snapshot)}</div></div>'
+        self._handle.update({"text/plain": "\n".join([*lines, tasks(snapshot)]), "text/html": page}, raw=True)
 
 
 class LogDisplay(Display):
@@ -181,8 +173,14 @@ class LogDisplay(Display):
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
         lines = [f"asyncudf: {line(one)} ({tasks(snapshot)})" for one in functions]
-        self._stream.write("".join(f"{printable(one, self._encoding)}\n" for one in lines))
+        self._stream.write("".join(f"{_printable(one, self._encoding)}\n" for one in lines))
         self._stream.flush()
+
+
+def _printable(text: str, encoding: str) -> str:
+    """The text without what would move the cursor, or cannot be written."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -44,10 +44,8 @@ class FunctionFigures:
         self.in_flight: float = in_flight.get("mean") or 0.0  # calls in a task, in the mean over its time
         self.peak: int = in_flight.get("peak") or 0
         self.queued_peak: int = (function.get("queued") or {}).get("peak") or 0
-        # The longest of the counted tasks.
-        self.per_task = [task for task in function.get("per_task") or () if task.get("status") in COUNTED]
-        running = [task for task in self.per_task if task["status"] == "running"]
-        self.timelines = [task["timeline"] for task in running if task.get("timeline")]  # of tasks that run
+        running = [task for task in function.get("per_task") or () if task.get("status") == "running"]
+        self.timelines = [task["timeline"] for task in running if task.get("timeline")]
         # From the first task's begin to the last one's end.
         self.wall = max(0.0, (function.get("ended") or 0.0) - (function.get("began") or 0.0))
         self.capacity = _whole(self.options.get("capacity"))
@@ -61,9 +59,9 @@ class FunctionFigures:
         # The option that ends what takes too long, and after how many seconds.
         given = ((name, self.options.get(name)) for name in ("attempt_timeout", "timeout"))
         self.time_limit = next(((name, float(seconds)) for name, seconds in given if seconds), ("timeout", math.inf))
-        # The part of the time of all calls that have ended for which they were in back-off, and had no slot.
-        total = self.latency("mean") * self.calls_ended
-        self.waited = min(1.0, self.count("waited") / total) if total else 0.0
+        self.calls_time = self.latency("mean") * self.calls_ended
+        # The part of it for which calls were in back-off, and had no slot.
+        self.waited = min(1.0, self.count("waited") / self.calls_time) if self.calls_time else 0.0
 
     def count(self, name: str) -> float:
         return self.plain.get(name) or 0

@@ -11,7 +11,7 @@ from typing import Any
 from ..._errors.figures import amount_, noun, seconds, things
 from ..._errors.safe import which_errors
 from ..function_metrics import SinkRows
-from .function_figures import paid
+from .function_figures import FunctionFigures, paid
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
 SOME_ROWS = 20  # of which the costs say something about others
@@ -77,14 +77,14 @@ class ProgressTracker:
         errors = Counter(function["errors"]) + Counter(in_vain["errors"])
         last = function.get("last_error") or in_vain.get("last_error")
         rate, lately = self._rates(function, snapshot.seconds)
-        lasted = max(0.0, function["ended"] - function["began"])
+        figures = FunctionFigures(function)
         return Progress(
             label=function["function"],
             rows=rows,
             expected=expected,
             is_estimated=is_estimated,
             share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
-            rate=rate if not is_over else rows / lasted if lasted else None,
+            rate=figures.rate if is_over else rate,
             in_flight=0 if is_over else function["running"]["in_flight"],
             errors=sum(errors.values()),
             which_errors="" if last is None else which_errors(errors, (last["type"], last["status"])),
@@ -94,7 +94,7 @@ class ProgressTracker:
             p50=latency["p50"],
             p95=latency["p95"],
             left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
-            took=lasted if is_over else None,
+            took=figures.wall if is_over else None,
             sink=SinkRows.of(function) if function.get("entry_point") == "sink" else None,
         )
 
@@ -102,8 +102,7 @@ class ProgressTracker:
         """Rows in a second, of the last few seconds and of some more."""
         label, worked = function["function"], function["rows"] + function["failed_attempts"]["rows"]
         if label not in self._worked:
-            began = now - max(0.0, function["ended"] - function["began"])
-            self._worked[label] = deque([(max(0.0, began), 0)])
+            self._worked[label] = deque([(max(0.0, now - FunctionFigures(function).wall), 0)])
         samples = self._worked[label]
         samples.append((now, worked))
         if function["tasks"]["running"]:
@@ -161,28 +160,15 @@ def _share(rows: int, expected: int | None, done: int, total: int | None) -> flo
     return min(1.0, done / total) if total and done else None  # not 0: nobody knows how long the first tasks are
 
 
-def printable(text: str, encoding: str) -> str:
-    """The text without what would move the cursor, or cannot be written."""
-    text = "".join(character if character.isprintable() else "?" for character in text)
-    return text.encode(encoding, "replace").decode(encoding)
-
-
 def line(one: Progress) -> str:
     """All in one line."""
-    share = [] if one.share is None or one.took is not None else [f"{int(one.share * 100)}%"]
-    return f"{one.label}: " + ", ".join([*share, *heading(one), *details(one)])
-
-
-def heading(one: Progress) -> tuple[str, str, str]:
-    """How many rows, how fast, and how long still."""
+    words = [] if one.share is None or one.took is not None else [f"{int(one.share * 100)}%"]
     of = f" of ~{one.expected:,}" if one.is_estimated else ""
-    rate = "?" if one.rate is None else f"{one.rate:,.0f}" if one.rate >= 10 else f"{one.rate:.1f}"
-    left = f"in {_clock(one.took)}" if one.took is not None else f"{_clock(one.left)} left"
-    return f"{one.rows:,}{of} {noun(one.expected if one.is_estimated else one.rows, 'row')}", f"{rate} rows/s", left
-
-
-def details(one: Progress) -> list[str]:
-    words = [] if one.sink is None else [one.sink.words]
+    words.append(f"{one.rows:,}{of} {noun(one.expected if one.is_estimated else one.rows, 'row')}")
+    words.append("? rows/s" if one.rate is None else f"{one.rate:,.{0 if one.rate >= 10 else 1}f} rows/s")
+    words.append(f"{_clock(one.left)} left" if one.took is None else f"in {_clock(one.took)}")
+    if one.sink is not None:
+        words.append(one.sink.words)
     if one.took is None:
         words.append(f"{things(one.in_flight, 'call')} in flight")
     which = f" ({one.which_errors})" if one.which_errors else ""
@@ -193,7 +179,7 @@ def details(one: Progress) -> list[str]:
         words.append(f"spent {one.spent}")
     if one.failed_tasks:
         words.append(things(one.failed_tasks, "failed task"))
-    return words
+    return f"{one.label}: {', '.join(words)}"
 
 
 def tasks(snapshot: Snapshot) -> str:

@@ -39,14 +39,6 @@ STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 Point = tuple[float, float, float]  # the end of a stretch, its rows in a second, its calls in flight
 
 
-class Segment(NamedTuple):
-    """A part of a bar."""
-
-    name: str
-    at: float
-    length: float
-
-
 class Bar(NamedTuple):
     """Calls that took about as long as each other."""
 
@@ -83,17 +75,6 @@ class Curves(NamedTuple):
     seconds: float  # where the axes end
     rate: float
     in_flight: float
-
-
-def segments_of(parts: Mapping[str, float], whole: float) -> list[Segment]:
-    """One bar of all parts, without those that are nothing."""
-    segments, at = [], 0.0
-    for name, part in parts.items():
-        if part > 0 and whole > 0:
-            length = 100 * part / whole
-            segments.append(Segment(name, at, length))
-            at += length
-    return segments
 
 
 def histogram_of(latency: Mapping[str, Any], quantiles: Sequence[str]) -> Histogram | None:
@@ -270,7 +251,6 @@ def _page(metrics: Mapping[str, Any]) -> str:
         derived=lambda form, value, *keys: _tagged("derived", keys, form, value),
         curves_of=curves_of,
         histogram_of=histogram_of,
-        segments_of=segments_of,
         rate_of=lambda function: FunctionFigures(function).rate,
         words=figures,
         short=_short,

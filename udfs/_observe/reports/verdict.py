@@ -5,11 +5,10 @@ The first rule that holds is the verdict: of `ENDS`, whatever the time went to, 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ..._errors.figures import amount_, count, per_period, seconds, share, things
+from ..._errors.figures import amount_, per_period, seconds, share, things
 from ..._errors.safe import one_line
 from ..time_account import State
 from .function_figures import FunctionFigures as Figures
@@ -71,20 +70,6 @@ def _without(f: Figures, state: State) -> float:
     return min(f.share(state), spare, 1 - f.latency("max") / f.wall if f.wall else 1.0)
 
 
-def _failed(f: Figures) -> float:
-    """The part of all time that went to task attempts which failed."""
-    spent = f.in_vain.get("seconds") or 0.0
-    return spent / (spent + f.seconds) if spent else 0.0
-
-
-def _skew(f: Figures) -> float:
-    """At most saved by tasks of equal length, if one runs on alone."""
-    tasks = sorted(task.get("seconds") or 0.0 for task in f.per_task)
-    if len(tasks) < 3 or not f.wall or tasks[-1] < max(3 * statistics.median(tasks), MUCH * f.wall):
-        return 0.0
-    return min(1.0, (tasks[-1] - f.seconds / max(1, f.tasks)) / f.wall)
-
-
 def _is_too_short(f: Figures) -> bool:
     # Tasks of a few slow calls each tell enough: these would be made at once if they were rows of one task.
     is_split = f.share(END) >= CLEAR and not f.ran_together
@@ -123,7 +108,7 @@ def _is_saturated(f: Figures) -> bool:
 
 def _timed_out(f: Figures) -> float:
     """The part of the calls' time that went to attempts which ran into their limit."""
-    total, limit = f.latency("mean") * f.calls_ended, f.time_limit[1]
+    limit, total = f.time_limit[1], f.calls_time
     return min(1.0, f.count("timeouts") * limit / total) if total and f.latency("max") >= 0.9 * limit else 0.0
 
 
@@ -151,13 +136,12 @@ def _saves(gain: float, about: str = "at most") -> str:
 
 
 def _end(f: Figures) -> str:
-    """What ended most of the tasks that failed, and what helps."""
+    """What ended the job, or most of its tasks that failed, and what helps."""
     ends = f.in_vain.get("ended_by") or {"not of a call": 1}
     cause = max(ends, key=lambda cause: ends[cause])
     value, why = f.options.get(cause), ENDED_BY.get(cause, f"{one_line(cause)}: Spark's log tells more")
     shown = f"{cause}={value:_}" if type(value) in (int, float) else cause if cause in ENDED_BY else "an error"
-    what = "the job" if f.count("given_up") else f"tasks, which took {share(_failed(f))} of all time"
-    return f"{shown} ended {what}{_mostly(f.in_vain.get('errors') or {})}; {why}"
+    return f"{shown} ended the job{_mostly(f.in_vain.get('errors') or {})}; {why}"
 
 
 def _waits(f: Figures, state: State) -> str:
@@ -225,7 +209,6 @@ HIGHER = "a higher limit of the service, or a higher at_most= if that is what it
 SLOTS, NO_MORE = "all slots of a task were busy", "and more capacity changes nothing"
 ENDS = (
     Rule(lambda f: f.count("given_up"), _end, "sure"),
-    Rule(lambda f: _failed(f) >= NOT_CLEAR, _end),
     Rule(lambda f: not f.seconds and not f.count("rows"),
          lambda f: "nothing ran: no task had a row for it, or none has reported anything yet", "not clear"),
     Rule(lambda f: f.count("unpaid"),  # with on_spent="null" or "dead_letter" it ends no job
@@ -236,9 +219,6 @@ ENDS = (
                    "the calls changes that", "sure"),
     Rule(_is_too_short,
          lambda f: f"too short to tell: {things(f.calls_ended, 'call')} in {seconds(f.seconds)}", "not clear"),
-    Rule(lambda f: _skew(f) >= NOT_CLEAR,
-         lambda f: f"one task of {count(f.tasks)} took at least three times as long as half of them; partitions of "
-                   f"equal size, if it had more rows than others, {_saves(_skew(f))}"),
 )  # fmt: skip
 RULES = (  # behind the part of the time that went to the state that cost most
     Rule(lambda f: f.top in (BUSY, HEAD, END, State.INPUT) and _hangs(f),

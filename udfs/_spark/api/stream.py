@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..._chain.plan import StreamNode, WaitFactory
 from ..._errors.exceptions import FunctionError, OptionError
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Rows = Callable[[dict[str, Any]], Any]
-
-
-class _Places(NamedTuple):
-    """Where watermarks come from, and the names of the columns that one operator adds."""
-
-    strategy: WatermarkStrategy | None
-    watermark_column: str | None
-    result_column: str | None
 
 
 class AsyncStream:
@@ -125,7 +117,7 @@ class AsyncStream:
                 `asyncudf.ordered_wait`, with the same errors; also `on_error="dead_letter"`: a row that fails for good
                 leaves the stream for `side_output(DEAD_LETTERS)`.
         """
-        places = _Places(watermark, with_watermark_column, as_)
+        places = watermark, with_watermark_column, as_
         return self._wait(OutputMode.ORDERED, function, columns, returnType, options, places)
 
     def unordered_wait(
@@ -139,7 +131,7 @@ class AsyncStream:
         **options: Unpack[CallOptions],
     ) -> AsyncStream:
         """Like `ordered_wait`, but each row goes on when its call has finished; none passes a watermark."""
-        places = _Places(watermark, with_watermark_column, as_)
+        places = watermark, with_watermark_column, as_
         return self._wait(OutputMode.UNORDERED, function, columns, returnType, options, places)
 
     def _wait(
@@ -149,8 +141,9 @@ class AsyncStream:
         columns: tuple[str | Column, ...],
         returns: Any,
         options: Mapping[str, Any],
-        places: _Places,
+        places: tuple[WatermarkStrategy | None, str | None, str | None],
     ) -> AsyncStream:
+        """A stream with an async operator; its places: where watermarks come from, and the names of added columns."""
         if "output_mode" in options:
             raise OptionError(f"output_mode is said by the name of the function already: {mode.value}_wait")
         udf = udf_of(function, returns, {**options, "output_mode": mode})
@@ -352,7 +345,7 @@ def ordered_wait(
         FunctionError: unknown columns, name clashes, or a function that cannot take these columns.
         OptionError: an option that cannot work.
     """
-    places = _Places(watermark, with_watermark_column, as_)
+    places = watermark, with_watermark_column, as_
     return AsyncStream(df)._wait(OutputMode.ORDERED, function, columns, returnType, options, places)._alone()
 
 
@@ -370,5 +363,5 @@ def unordered_wait(
 
     With `watermark=`, rows change places only between two watermarks.
     """
-    places = _Places(watermark, with_watermark_column, as_)
+    places = watermark, with_watermark_column, as_
     return AsyncStream(df)._wait(OutputMode.UNORDERED, function, columns, returnType, options, places)._alone()

@@ -1,1 +1,0 @@
-"""What is wrong with an installation, and the line that fixes it."""
