@@ -1,7 +1,7 @@
 """Runs against a service that bills by itself, while workers and drivers are killed: it never bills more than a budget.
 
-Eight tasks share the budget; in half of the runs each of three tenants has it for the day. Of the calls some are refused
-and cost nothing, some fail and some hang, and are billed. The bill is a file that outlives whoever is killed.
+Eight tasks share the budget; in half of the runs each of three tenants has it for the day. Of the calls some are
+refused and cost nothing, some fail and some hang, and are billed. The bill is a file that outlives whoever is killed.
 """
 
 from __future__ import annotations
