@@ -96,7 +96,7 @@ class Windows:
     """
 
     def __init__(self, per: Seconds | Literal["day", "month"] | None) -> None:
-        self._per = checked_per(per)
+        self._per: Per | None = checked_per(per)
         self._current = WHOLE_TIME if per is None else Window(-math.inf, -math.inf, "")
 
     def at(self, time: float) -> Window:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sqlite3
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .base import ResultStore, location_of
 from .ledgers import locked
 from .local import LocalFolder
 from .redis import RedisServer
+
+if TYPE_CHECKING:
+    import sqlite3
 
 KEEP_OVER = 86_400_000  # milliseconds that Redis keeps a window after its end
 
@@ -124,6 +126,8 @@ class FolderKeyLedger:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """A block that has the database, and whose changes count together."""
+        import sqlite3  # not every Python has it
+
         with locked(self._folder):  # SQLite's own locks are waited for by sleeping
             if self._database is None:
                 database = sqlite3.connect(self._folder / "keys.sqlite", isolation_level=None)
