@@ -244,4 +244,4 @@ class LearningPermits(SharedPermits):
         if self._costs is None and self._has_news:
             self._costs = [0.0] * len(self._limits)
         pause = await super()._exchange()
-        return min(pause, max(LONG, (self._wakes_at - self._clock()) / 2)) if self._is_waiting else pause
+        return min(pause, max(LONG, (self._wakes_at - self._clock()) / 4)) if self._is_waiting else pause

@@ -17,6 +17,7 @@ IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
 ROUND_TRIPS = 2.0  # round trips that permits should last for
 LOST = 0.5  # of a call's permits: when less becomes stale, nothing was lost
+OUTDATED = 1.5  # times the interval of permits that a task has: parts that are too short for a call would become stale
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
 NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 
@@ -197,6 +198,8 @@ class SharedPermits(PeriodicTask):
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
     # _is_waiting: a call waits since the task has last looked
     # _wakes_at: when it should look again, by the timer or an answer
+    # _granted_for: of each limit the interval when permits were last asked for
+    # _is_outdated: a limit is much slower or faster since; then they are given back, and asked for anew
     # _is_late: it has looked later than that since the last question, so permits became stale whatever the block
 
     def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> None:
@@ -206,11 +209,12 @@ class SharedPermits(PeriodicTask):
         self._leased = [LeasedPermits(limit) for limit in self._limits]
         self._epochs = [""] * len(limits)
         self._ends = 0.0
+        self._granted_for = [limit.interval for limit in self._limits]
         self._size = BlockSize(self._limits)
         self._nap = nap_of(self._limits)
         self._costs: Sequence[float] | None = None
         self._wakes_at = math.inf
-        self._is_waiting = self._is_late = False
+        self._is_waiting = self._is_late = self._is_outdated = False
         self._timer: asyncio.TimerHandle | None = None
         self._waits_for: Sequence[float] = ()
 
@@ -225,7 +229,7 @@ class SharedPermits(PeriodicTask):
         self._wakes_at = math.inf
         wait = take(self._leased, costs, now) if now < self._ends else None
         self._is_waiting = wait != 0.0
-        is_asked = wait is None or any(self._few(costs, now))
+        is_asked = wait is None or self._is_outdated or any(self._few(costs, now))
         if wait == 0.0:
             self._size.began()
         elif wait is not None:
@@ -249,6 +253,9 @@ class SharedPermits(PeriodicTask):
         self._leased[number].follow(limit)
         self._size.follow(self._limits)
         self._nap = nap_of(self._limits)
+        self._is_outdated = (
+            self._is_outdated or not 1 / OUTDATED < limit.interval / self._granted_for[number] < OUTDATED
+        )
         self._forget_timer()
 
     def tightest(self, costs: Sequence[float]) -> int | None:
@@ -326,7 +333,8 @@ class SharedPermits(PeriodicTask):
     async def _lease(self, costs: Sequence[float]) -> None:
         sent, time = self._clock(), self._coordinator.time
         dues = [leased.due(cost, sent) for leased, cost in zip(self._leased, costs, strict=True)]
-        is_late = any(due >= self._ends for due in [sent, *dues] if due is not None)
+        is_late = self._is_outdated or any(due >= self._ends for due in [sent, *dues] if due is not None)
+        self._granted_for, self._is_outdated = [limit.interval for limit in self._limits], False
         given_back = self._give_back() if is_late else []
         few = self._few(costs, sent)
         calls = self._size.next(sent, self._lead, was_too_long=self._was_too_long(costs))
