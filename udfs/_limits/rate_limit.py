@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from datetime import timedelta
@@ -394,12 +393,15 @@ class LeasedPermits:
     # the limit saves up, as in a Bucket: never more than `saved` are kept.
     #
     # stale: permits that became so
-    # _stretches: (start, end, ahead) on the task's clock, in their order; what lies before `start` is used or stale
+    # _stretches: (start, end, ahead) on the task's clock, in their order; what lies before `start` is used or stale.
+    # They are few, and a list is small: a limit by key has one for each key.
+
+    __slots__ = ("_patience", "_saved", "_stretches", "interval", "stale")
 
     def __init__(self, limit: RateLimit) -> None:
         self.follow(limit)
         self.stale = 0.0
-        self._stretches: deque[tuple[float, float, float]] = deque()
+        self._stretches: list[tuple[float, float, float]] = []
 
     def follow(self, limit: RateLimit) -> None:
         """From now on permits come as this limit says; those that it has are as many as come in their time."""
@@ -432,9 +434,9 @@ class LeasedPermits:
     def use(self, cost: float, now: float) -> None:
         missing = cost * self.interval
         while self._stretches and missing > TIME_ROUNDING:
-            start, end, ahead = self._stretches.popleft()
+            start, end, ahead = self._stretches.pop(0)
             if start + missing < end - TIME_ROUNDING:
-                self._stretches.appendleft((start + missing, end, ahead))
+                self._stretches.insert(0, (start + missing, end, ahead))
             missing -= end - start
 
     def give_back(self) -> list[tuple[float, float]]:
@@ -446,10 +448,10 @@ class LeasedPermits:
     def _drop_stale(self, now: float) -> None:
         stale = now - self._patience
         while self._stretches and self._stretches[0][0] < stale:
-            start, end, ahead = self._stretches.popleft()
+            start, end, ahead = self._stretches.pop(0)
             self.stale += (min(stale, end) - start) / self.interval
             if end > stale + TIME_ROUNDING:
-                self._stretches.appendleft((stale, end, ahead))
+                self._stretches.insert(0, (stale, end, ahead))
 
 
 Permits = Bucket | LeasedPermits  # of one limit

@@ -83,24 +83,23 @@ class KeyLines:
 
     def holds(self, attempt: Attempt) -> bool:
         """Whether others of one of its keys are aside: then the attempt is behind them now."""
-        for key in enumerate(attempt.keys):
-            line = self._lines.get(key)
-            if line is not None and line.asked is not attempt:
-                self.leaves(attempt)
-                self._put(line, attempt, is_first=False)
-                return True
+        if attempt.line is None:  # one that is asked for one key asks for all: two lines would pass each other theirs
+            for key in enumerate(attempt.keys):
+                if (line := self._lines.get(key)) is not None:
+                    self._put(line, attempt, is_first=False)
+                    return True
         return False
 
     def set_aside(self, attempt: Attempt, answer: Aside) -> None:
-        """A limit has held back the key of an attempt: it is the first that asks again."""
+        """A limit has held back the key of an attempt; if it is the first of the key, it asks again first."""
         key, seconds = answer
-        line = self._lines.get(key)
-        if line is None:
+        if is_first := attempt.line == key:
+            self._lines[key].asked = attempt.line = None
+        else:
             self.leaves(attempt)
-            line = self._lines[key] = KeyLine()
-        line.asked = attempt.line = None
-        self._put(line, attempt, is_first=True)
-        if seconds is not None:
+        line = self._lines.setdefault(key, KeyLine())
+        self._put(line, attempt, is_first=is_first)
+        if seconds is not None and line.asked is line.timer is None:
             line.timer = self._operator.loop.call_later(seconds, self.wake, key)
 
     def wake(self, key: LineKey) -> None:
@@ -150,6 +149,7 @@ class KeyLines:
                 line.asked, attempt.line = attempt, key
                 self._ask(attempt)
                 return
+            self._operator.pump_soon()  # rows that are held may have waited for it
         del self._lines[key]
 
     def _count(self, more: int) -> None:
