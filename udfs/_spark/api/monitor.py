@@ -217,14 +217,10 @@ class Run:
         """Add the last messages; waits up to `GRACE` seconds for tasks that are being stopped."""
         end = time.monotonic() + GRACE
         self._add_new()
-        while self._is_running() and (left := end - time.monotonic()) > 0:
+        while self._metrics.is_running and (left := end - time.monotonic()) > 0:
             with self._lock:
                 self._add(self._watch.messages(left))
         self._add_logged()
-
-    def _is_running(self) -> bool:
-        with self._lock:
-            return self._metrics.is_running
 
     def _add(self, messages: Iterable[Any]) -> None:
         for message in messages:
