@@ -99,7 +99,7 @@ class KeyLines:
             self.leaves(attempt)
         line = self._lines.setdefault(key, KeyLine())
         self._put(line, attempt, is_first=is_first)
-        if seconds is not None and line.asked is line.timer is None:
+        if seconds is not None and line.asked is None and line.timer is None:
             line.timer = self._operator.loop.call_later(seconds, self.wake, key)
 
     def wake(self, key: LineKey) -> None:
