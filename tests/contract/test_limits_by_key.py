@@ -74,16 +74,6 @@ class TestEachKey:
         rows = [("a", 1), ("a", 2), ("b", 1), ("a", 1)]
         assert run_rows(begins, rows, rate_limit=RateLimit(1, by=["tenant", "x"])) == [0, 0, 0, 1]
 
-    def test_is_forgotten_when_its_permits_are_all_there_again(self) -> None:
-        """A task that sees new keys for days must not grow."""
-        from asyncudf._limits.key_gate import KeyTimes, OwnKeys
-
-        times = KeyTimes()
-        keys = OwnKeys(RateLimit(10, by="tenant"), times)
-        for number in range(100_000):
-            keys.use(f"tenant {number}", 1.0, number / 1000)
-        assert len(times) < 5_000
-
 
 class TestRowsOfAKeyAtItsLimit:
     @MODES

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, OptionError, RateLimit, ResultFuture, async_pandas_udf
+from asyncudf._limits.key_gate import KeyTimes, OwnKeys
 from asyncudf.testing import run_rows, run_stream
 from tests.kit.limited import now
 
@@ -84,3 +85,12 @@ class TestOfARow:
     def test_a_dict_without_the_name_is_the_rows_error(self) -> None:
         with pytest.raises(AsyncUDFError, match=r'by="tenant" finds only x in this row'):
             run_rows(AsDict(), [{"x": 1}], rate_limit=RateLimit(1, by="tenant"))
+
+
+def test_a_key_is_forgotten_when_its_permits_are_all_there_again() -> None:
+    """A task that sees new keys for days must not grow."""
+    times = KeyTimes()
+    keys = OwnKeys(RateLimit(10, by="tenant"), times)
+    for number in range(100_000):
+        keys.use(f"tenant {number}", 1.0, number / 1000)
+    assert len(times) < 5_000

@@ -391,7 +391,7 @@ def tokens(city: str, days: int) -> float:
 @async_pandas_udf(
     resources=http.session("https://api.example.com", token_env="API_TOKEN", connections=50, read_timeout=5),
     retry=RetryStrategy.fixed_delay(attempts=3, delay=0.2, retry_on=http.is_retryable),
-    rate_limit=[RateLimit(100), RateLimit(1e6, per="minute", cost=tokens)],
+    rate_limit=[RateLimit(100), RateLimit(1e6, per="minute", cost=tokens), RateLimit(5, by=["city"])],
     breaker=CircuitBreaker(failure_on=lambda error: isinstance(error, http.RetryableError)),
 )
 async def limited(city: str, days: int, session: aiohttp.ClientSession) -> str:

@@ -24,7 +24,6 @@ from ..._errors.traces import forget_frames
 from ..._functions.async_function import Results
 from ..._functions.options import OnError, Options
 from ..._functions.signature import FunctionSpec
-from ..._limits.gate import Aside
 from .attempt import Attempt
 from .backlog import Backlog
 from .counts import CallCounts
@@ -168,14 +167,14 @@ class Calls:
         except BaseException:
             self.backlog.put_back(attempt)
             raise
-        if type(answer) is Aside:
-            aside.set_aside(attempt, answer)
-        elif answer:
-            if attempt.keys:
+        if answer is True:
+            if attempt.line is not None:
                 aside.leaves(attempt)
             return True
-        else:
+        if answer is False:
             self.backlog.put_back(attempt)
+        else:
+            aside.set_aside(attempt, answer)
         return False
 
     def _tell_costs(self, attempt: Attempt) -> bool:
