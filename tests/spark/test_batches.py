@@ -280,7 +280,7 @@ def here():
 def test_what_is_given_need_not_be_loaded(spark, service, rows, tmp_path, monkeypatch):
     submit(rows, ask, "n", service=Jobs(service.url, module=Here()), state=tmp_path / "state")
     monkeypatch.setenv("GONE", "1")
-    text = r"the service Jobs of the state .* cannot be loaded here \(ModuleNotFoundError: .*; give service= to"
+    text = r"the service Jobs of the state .* cannot be loaded here \(ModuleNotFoundError: .* here, or give service= to"
     with pytest.raises(FunctionError, match=text):
         Submission.open(tmp_path / "state", function=ask)
     assert Submission.open(tmp_path / "state", service=Jobs(service.url)).wait().is_done

@@ -499,9 +499,11 @@ def _unpickled(manifest: Mapping[str, Any], path: str, names: Sequence[str]) -> 
     if not errors:
         return parts
     first = next(iter(errors.values()))
+    what = " and ".join(f"the {name} {manifest[name]}" for name in errors)
+    given = ", ".join(f"{name}=" for name in errors)
     raise FunctionError(
-        f"{' and '.join(f'the {name} {manifest[name]}' for name in errors)} of the state {path} cannot be loaded here "
-        f"({type_name(first)}: {first}); give {', '.join(f'{name}=' for name in errors)} to Submission.open"
+        f"{what} of the state {path} cannot be loaded here ({type_name(first)}: {first}): have the module here, or "
+        f"give {given} to Submission.open"
     ) from first
 
 
