@@ -116,7 +116,7 @@ def check_packages() -> list[Finding]:
 
 
 def _check(required: Requirement, version: str) -> Finding:
-    if _fits(version, required):
+    if fits(version, required):
         return Finding(required.name, "ok", version)
     fix = shlex.join([sys.executable, "-m", "pip", "install", f"{required.name}{required.specifier}"])
     if required.name == "Python":
@@ -127,7 +127,7 @@ def _check(required: Requirement, version: str) -> Finding:
 
 def check_extras() -> list[Finding]:
     """Which extras are there, and what the others lack. None of them is needed until a function uses it."""
-    lacks = {extra: [one.name for one in _required(extra) if not _fits(version_of(one.name), one)] for extra in EXTRAS}
+    lacks = {extra: [one.name for one in required(extra) if not fits(version_of(one.name), one)] for extra in EXTRAS}
     there = ", ".join(extra for extra, names in lacks.items() if not names)
     absent = ", ".join(f"{extra} ({', '.join(names)})" for extra, names in lacks.items() if names)
     found = "; ".join(filter(None, [there, absent and f"not installed: {absent}"]))
@@ -136,10 +136,10 @@ def check_extras() -> list[Finding]:
 
 def _needed() -> list[Requirement]:
     """What each Python needs: pyspark as well, unless a client of Spark Connect stands for it."""
-    return [*([] if connect_client() else _required("spark")), *_required()]
+    return [*([] if connect_client() else required("spark")), *required()]
 
 
-def _required(extra: str = "") -> list[Requirement]:
+def required(extra: str = "") -> list[Requirement]:
     """What the installed asyncudf asks for on this platform: always, or what one of its extras adds to that."""
     from packaging.requirements import Requirement
 
@@ -150,7 +150,7 @@ def _required(extra: str = "") -> list[Requirement]:
     return [one for one in needed if counts(one, extra) and not (extra and counts(one, ""))]
 
 
-def _fits(version: str, required: Requirement) -> bool:
+def fits(version: str, required: Requirement) -> bool:
     """Whether a version is within bounds; an empty one is not. A pre-release such as 3.0rc1 counts as 3.0."""
     from packaging.version import Version
 
@@ -203,7 +203,7 @@ def check_pythons(environment: Mapping[str, str]) -> Finding:
         found = f"{client}: workers run where it connects to, and need Python {version} and asyncudf there"
         return Finding("workers", "ok", found)
     program = environment.get("PYSPARK_PYTHON", "")
-    used = {one.name for one in (*_needed(), *(one for extra in EXTRAS for one in _required(extra)))}
+    used = {one.name for one in (*_needed(), *(one for extra in EXTRAS for one in required(extra)))}
     other, problem, lacks = look_at(program or "python3", sorted(filter(version_of, used)))
     shown = program or "not set, so workers take python3 from PATH, which"
     fix = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"

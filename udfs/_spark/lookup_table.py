@@ -134,16 +134,18 @@ class ResultTable:
         catalog = self._session.catalog
         if self._is_path or catalog.tableExists(self.where):
             return
-        types = {KEY: arguments, RESULT: self._result, ERROR: self._error, CALLED_AT: spark.TimestampType()}
-        fields = [spark.StructField(name, types.get(name, spark.StringType())) for name in COLUMNS]
         try:
-            catalog.createTable(self.where, source=self._format, schema=spark.StructType(fields))
+            catalog.createTable(self.where, source=self._format, schema=self._schema(arguments))
         except Exception:  # of Spark or of Java
             if not catalog.tableExists(self.where):  # else another job was faster
                 raise
 
-    def _read(self) -> DataFrame | None:
-        """All rows; None if nothing is at the path."""
+    def _schema(self, arguments: spark.DataType) -> spark.StructType:
+        types = {KEY: arguments, RESULT: self._result, ERROR: self._error, CALLED_AT: spark.TimestampType()}
+        return spark.StructType([spark.StructField(name, types.get(name, spark.StringType())) for name in COLUMNS])
+
+    def _read(self, arguments: spark.DataType | None) -> DataFrame:
+        """All rows: none if nothing is at the path."""
         if not self._is_path:
             self._session.catalog.refreshTable(self.where)  # another job may have added files
             return self._session.read.table(self.where)
@@ -152,20 +154,20 @@ class ResultTable:
             rows = self._session.read.format(self._format).options(**options).load(self.where)
             rows.schema  # noqa: B018 - Spark Connect reads the schema only now
         except PySparkException as error:
-            if is_missing(error):
-                return None
-            raise
+            if not is_missing(error):
+                raise
+            if arguments is None:
+                raise FunctionError(f"there is no table {self.where} yet; update(df) makes it") from None
+            return self._session.createDataFrame([], self._schema(arguments))
         return rows
 
-    def _newest(self, arguments: spark.DataType | None = None) -> DataFrame | None:
-        """A row for each key: the newest result, and the error of the last call if it failed; None if nothing is there.
+    def _newest(self, arguments: spark.DataType | None = None) -> DataFrame:
+        """A row for each key: the newest result, and the error of the last call if it failed.
 
         Args:
-            arguments: the type that they must have.
+            arguments: the type that they must have; None where there has to be a table.
         """
-        rows = self._read()
-        if rows is None:
-            return None
+        rows = self._read(arguments)
         found = {field.name: field.dataType for field in rows.schema.fields}
         if missing := [name for name in COLUMNS if name not in found]:
             raise FunctionError(f"{self.where} is not a table of a LookupTable: it has no column {missing[0]!r}")
@@ -202,8 +204,6 @@ class ResultTable:
         """The keys without a result or an error that counts: for so many seconds; with None always, and never."""
         self._make(keys.schema[KEY].dataType)
         known = self._newest(keys.schema[KEY].dataType)
-        if known is None:
-            return keys
         counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
         if error_ttl is not None:
             counts = counts | (sf.col(ERROR).isNotNull() & (sf.col(CALLED_AT) > _before(error_ttl)))
@@ -214,18 +214,12 @@ class ResultTable:
         keys = keys_of(df, self._columns)
         joined_schema(df.schema.fields, self._fields, self._name)
         known = self._newest(keys.schema[KEY].dataType)
-        if known is None:
-            nothing = df.select("*", *(sf.lit(None).cast(field.dataType).alias(field.name) for field in self._fields))
-            return nothing if how == "left" else nothing.where(sf.lit(False))
         found = known.where(sf.col(SUCCEEDED_AT).isNotNull()).select(sf.col(KEY).alias(JOIN_KEY), self._as_columns)
         return df.withColumn(JOIN_KEY, key_of(self._columns)).join(found, on=JOIN_KEY, how=how).drop(JOIN_KEY)
 
     def shown(self) -> DataFrame:
         """A row for each key: its arguments, the result, the error of the last call, and the time of that call."""
-        known = self._newest()
-        if known is None:
-            raise FunctionError(f"there is no table {self.where} yet; update(df) makes it")
-        return known.select(f"{KEY}.*", self._as_columns, ERROR, CALLED_AT)
+        return self._newest().select(f"{KEY}.*", self._as_columns, ERROR, CALLED_AT)
 
     @property
     def _as_columns(self) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import io
 import json
@@ -15,15 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packaging.requirements import Requirement
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import safe_repr
+from .._observe.doctor import PACKAGE, fits, required
 
-LIBRARY = "asyncudf"
-OURS = (LIBRARY, f"{LIBRARY}.queues")  # an editable installation has them in two folders
+OURS = (PACKAGE, f"{PACKAGE}.queues")  # an editable installation has them in two folders
 _ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#environment, or install it there"
 
 
@@ -49,7 +47,7 @@ def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
     names = [module.__name__ if isinstance(module, ModuleType) else module for module in modules]
     content = _zipped([*OURS, *names])
     try:
-        _add(spark, f"{LIBRARY}_{hashlib.sha256(content).hexdigest()[:16]}.zip", content)  # Spark takes a name once
+        _add(spark, f"{PACKAGE}_{hashlib.sha256(content).hexdigest()[:16]}.zip", content)  # Spark takes a name once
     except Exception as error:
         raise AsyncUDFError(
             f"this Spark session does not take modules ({type(error).__name__}: {error}); {_ENVIRONMENT}"
@@ -114,16 +112,8 @@ def _files_in(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from _files_in(path, above)
 
 
-def _needed(shipped: Sequence[str]) -> list[Requirement]:
-    try:
-        lines = importlib.metadata.requires(LIBRARY) or []
-    except importlib.metadata.PackageNotFoundError:  # the driver itself runs from a zip
-        return []
-    return [one for one in map(Requirement, lines) if one.marker is None and one.name not in shipped]
-
-
 def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
-    needed = _needed(shipped)
+    needed = [one for one in required() if one.name not in shipped]
     look = sf.udf(_probe([one.name for one in needed]), "string", useArrow=False)
     tasks = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
     try:
@@ -132,7 +122,11 @@ def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
         # Spark's message says that Python has another minor version there, or cannot be started.
         raise AsyncUDFError(f"the executors cannot run Python for this session: {error}") from error
     for seen in (json.loads(row.seen) for row in told):
-        lacks = [f"{one} ({has})" for one in needed if (has := _mismatch(one, seen["versions"]))]
+        lacks = [
+            f"{one} ({f'it has {has}' if has else 'not installed'})"
+            for one in needed
+            if not fits(has := seen["versions"][one.name], one)
+        ]
         if seen["error"]:
             lacks.append(f"asyncudf cannot be imported: {seen['error']}")
         if lacks:
@@ -140,13 +134,6 @@ def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
                 f"on {seen['host']} Spark's workers run {seen['python']}, which lacks {', '.join(lacks)}. Modules of "
                 f"pure Python go with ship(spark, 'tenacity'); of others, {_ENVIRONMENT}"
             )
-
-
-def _mismatch(required: Requirement, versions: dict[str, str | None]) -> str | None:
-    version = versions[required.name]
-    if version is None:
-        return "not installed"
-    return None if required.specifier.contains(version, prereleases=True) else f"it has {version}"
 
 
 def _probe(packages: Sequence[str]) -> Any:
@@ -158,7 +145,7 @@ def _probe(packages: Sequence[str]) -> Any:
         import socket
         import sys
 
-        versions: dict[str, str | None] = dict.fromkeys(packages)
+        versions = dict.fromkeys(packages, "")
         for package in packages:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[package] = importlib.metadata.version(package)
