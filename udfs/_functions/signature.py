@@ -352,7 +352,9 @@ def _refuse_options_of_batches(name: str, options: Options) -> None:
 def _with_keys(spec: FunctionSpec, options: Options) -> FunctionSpec:
     """The function with the parameters that make the keys of its limits and budgets."""
     names = key_parameters((*options.rate_limit, *options.budget))
-    if names and spec.vectorized:
+    if not names:
+        return spec
+    if spec.vectorized:
         raise OptionError(
             f"by={names[0]!r} is for functions of one row a call; {spec.name} takes many rows, whose keys may differ. "
             "Annotate its parameters with the types of one row, or leave by out"
