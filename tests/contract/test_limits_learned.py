@@ -1,7 +1,7 @@
 """Limits that the service tells in its answers: what a job makes of them, of any client, and of lies.
 
-The troubles of users of other libraries are here by their numbers: pixeltable #741, #951, #1168 and #1176, curator #233
-and req_llm #522.
+The troubles of users of other libraries are here by their numbers: pixeltable #741, #788 and #1176, curator #233 and
+req_llm #522.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_limit_of_the_users_own_bounds_what_is_told() -> None:
 
 
 def test_tokens_and_requests_are_learned_from_one_answer() -> None:
-    """pixeltable #1168: with many tokens a call the requests were never the limit, and calls were refused."""
+    """With many tokens a call the requests are not the limit; both hold."""
     both = {**told(600, 600), "x-ratelimit-limit-tokens": "6000", "x-ratelimit-remaining-tokens": "6000"}
     tokens = RateLimit.from_headers("openai", "tokens", start=600, cost=lambda row: 50, burst=50)
     times = begins(both, limit=[OPENAI, tokens], rows=20)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_tokens_and_requests_are_learned_from_one_answer() -> None:
 
 
 def test_headers_of_refusals_count() -> None:
-    """req_llm #522: only the headers say how long to wait, and errors did not have them."""
+    """req_llm #522, pixeltable #741: only the headers say how long to wait, and those of errors were thrown away."""
     calls = []
 
     async def call(row: int) -> float:
@@ -94,7 +94,7 @@ def test_headers_of_refusals_count() -> None:
 
 
 def test_a_late_answer_does_not_undo_a_newer_one() -> None:
-    """pixeltable #951: the slow answer of an old call overwrote what newer ones had told, and calls stood still."""
+    """pixeltable #741: answers come out of order, and what an older one tells is no longer so."""
 
     async def call(row: int) -> float:
         began = now()
@@ -107,7 +107,7 @@ def test_a_late_answer_does_not_undo_a_newer_one() -> None:
 
 
 def test_what_is_left_counts_though_the_limit_is_not_told() -> None:
-    """pixeltable #741: some services leave headers out."""
+    """pixeltable #788: some services leave headers out."""
     left = {REQUESTS.format("remaining"): "0", REQUESTS.format("reset"): "10s"}
     times = begins(lambda row: left if row == 4 else {}, limit=RateLimit.from_headers("openai", start=600, burst=1))
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]

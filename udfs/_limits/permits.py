@@ -334,6 +334,8 @@ class SharedPermits(PeriodicTask):
         sent, time = self._clock(), self._coordinator.time
         dues = [leased.due(cost, sent) for leased, cost in zip(self._leased, costs, strict=True)]
         is_late = self._is_outdated or any(due >= self._ends for due in [sent, *dues] if due is not None)
+        if self._is_outdated:
+            self._forget_timer()  # which is for permits that are given back
         self._granted_for, self._is_outdated = [limit.interval for limit in self._limits], False
         given_back = self._give_back() if is_late else []
         few = self._few(costs, sent)
