@@ -415,6 +415,23 @@ class TestWeight:
         run_rows(bulk, ["aaaa", "bbbb", "cccc"], batch_weight=len, max_batch_weight=9, retry=ONCE_MORE)
         assert bulk.rows == [["aaaa", "bbbb"], ["cccc"]] * 2
 
+    def test_a_row_that_cannot_be_weighed_again_takes_no_other_row_out_of_its_place(self) -> None:
+        """The row behind it was called in its name, and had no result within its time."""
+
+        async def upper(texts: pd.Series) -> list[Any]:
+            answers = [OSError(text) if text in "ab" and text not in asked else text.upper() for text in texts]
+            asked.extend(texts)
+            return answers
+
+        def weight(text: str) -> float:
+            if text == "a" and "a" in asked:
+                raise ValueError("no weight")
+            return 1.0
+
+        asked: list[str] = []
+        options: dict[str, Any] = {"batch_weight": weight, "max_batch_weight": 9, "retry": ONCE_MORE}
+        assert run_rows(upper, ["a", "b", "c"], returnType="string", on_error="null", **options) == [None, "B", "C"]
+
     def test_a_row_held_back_by_the_weight_is_sent_after_the_linger_too(self) -> None:
         bulk = Bulk(refuses(0))
         with OperatorHarness(bulk, batch_weight=len, max_batch_weight=5, batch_linger=3.0) as harness:

@@ -97,6 +97,20 @@ class TestKeys:
         found = figures(ask, rows, budget=budget, on_spent="null", capacity=1)
         assert (found.unpaid, found.spent_keys) == (2, 2)
 
+    def test_a_spent_key_ends_the_task_when_calls_of_others_have_ended(self) -> None:
+        """It waited for the end of a call of its own, which there was none of."""
+
+        async def takes(tenant: str, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            ended.append(tenant)
+
+        ended: list[str] = []
+        with pytest.raises(FatalError, match="has spent 1 of its budget of 1 calls by \"tenant\" for tenant='a'"):
+            run_rows(
+                takes, [("a", 1), ("b", 5), ("a", 1), ("c", 1)], capacity=2, budget=Budget(1, "calls", by="tenant")
+            )
+        assert ended == ["a", "b"]
+
     def test_keys_are_compared_as_those_of_a_store(self) -> None:
         keys = [1, 1.0, True, "1", None, [1], (1,), {"a": 1, "b": 2}, {"b": 2, "a": 1}]
         answers = run_rows(ask, [(key, 0) for key in keys], budget=Budget(1, "calls", by="tenant"), on_spent="null")

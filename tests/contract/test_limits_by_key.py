@@ -245,3 +245,14 @@ class TestBesideOthers:
 
         with pytest.raises(Exception, match="fails failed"):
             run_rows(fails, [("a", row) for row in range(1000)], rate_limit=PER_TENANT)
+
+    def test_what_a_call_gives_back_lets_the_next_of_its_key_begin(self) -> None:
+        """It began only when the permits that the call had not used would have come anyway."""
+
+        async def takes(tenant: str, row: int) -> float:
+            begun = now()
+            await asyncio.sleep(1.0)
+            return begun
+
+        limit = RateLimit(100, burst=5000, cost=5000, settle=lambda *_: 100, by="tenant")
+        assert run_rows(takes, [("a", row) for row in range(4)], rate_limit=limit) == pytest.approx([0, 1, 2, 3])

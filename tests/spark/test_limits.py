@@ -34,6 +34,23 @@ def test_two_tasks_keep_one_rate(spark, journal, door, noting):
     assert burst_used(journal, LIMIT) <= 1 + 2  # 2% of leeway, and the moment between the two clocks
 
 
+@through("column", "table function", "unordered_wait")
+def test_two_tasks_keep_one_rate_for_each_key(spark, journal, door, noting):
+    """One key has as many rows as the nine others together: it takes its time, and they do not wait for it."""
+    limit = RateLimit(10, burst=1, by="id")
+    rows = spark.range(0, 54, 1, 2).selectExpr("if(id % 2 = 0, 0, id % 9 + 1) AS id")
+    assert len(door(rows, noting(rate_limit=limit), "id").collect()) == 54
+    begun = {}
+    for word, at, *key in map(str.split, journal.lines):
+        if word == "call":
+            begun.setdefault(key[0], []).append(float(at))
+    first = min(min(times) for times in begun.values())
+    big = begun.pop("0")
+    assert ahead_of(limit, big, since=first) <= 1 + 2
+    assert max(big) - first > 2.4
+    assert max(max(times) for times in begun.values()) - first < 1.5
+
+
 def test_batches_of_a_streaming_query_share_it(journal, lines_of, noting, to_its_end):
     limited = noting(rate_limit=LIMIT)
     counts = []

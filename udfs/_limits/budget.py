@@ -300,7 +300,9 @@ class BudgetGate(Gate):
         self._asked = amount, need
         if amount.ask(need):
             return 0.0
-        if amount.is_spent(need) and not (self._ends_task and self._reserved_of):
+        if amount.is_spent(need):
+            if self._ends_task and self._reserved_of:
+                return None  # the task is going to end, so no call of another key begins either
             raise self._error_of(attempt, amount, need)
         return Aside((self.place, key), None) if self._is_by_key else self.amounts.seconds_left
 

@@ -140,7 +140,7 @@ class Backlog:
             rows = [row for row in attempt.rows if self._may_go_on(row)]
             if attempt.may_be_joined:
                 rows = self._joined(rows)
-            if len(rows) == len(attempt.rows):
+            if rows == [*attempt.rows]:  # not only as many: one that cannot be weighed has another one in its place
                 return attempt
             if rows:
                 return Attempt(rows)

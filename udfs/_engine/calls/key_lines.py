@@ -112,11 +112,9 @@ class KeyLines:
             self._ask_next(key, line)
 
     def ended(self, attempt: Attempt) -> None:
-        """An attempt is over: lines of its keys that wait for that ask again."""
+        """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""
         for key in enumerate(attempt.keys):
-            line = self._lines.get(key)
-            if line is not None and line.timer is None:
-                self.wake(key)
+            self.wake(key)
 
     def leaves(self, attempt: Attempt) -> None:
         """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""
