@@ -59,7 +59,8 @@ class TestWindows:
         figures(ask, [], batches=batches, budget=budget, on_spent="null", capacity=100)
         assert begun == [DAY - 5] * 3 + [DAY + 1] * 3
 
-    def test_a_call_that_waits_for_others_in_flight_begins_at_midnight(self) -> None:
+    @pytest.mark.parametrize("by", [None, "x"])
+    def test_a_call_that_waits_for_others_in_flight_begins_at_midnight(self, by: str | None) -> None:
         begun: list[float] = []
 
         async def ask(x: int) -> float:
@@ -67,8 +68,8 @@ class TestWindows:
             await asyncio.sleep(60.0)
             return 1.0
 
-        budget = Budget(1, reserve=1, settle=lambda x, cost: cost, per="day")
-        figures(ask, [], batches=[(DAY - 5, range(2))], budget=budget, on_spent="null")
+        budget = Budget(1, reserve=1, settle=lambda x, cost: cost, per="day", by=by)
+        figures(ask, [], batches=[(DAY - 5, [0, 0])], budget=budget, on_spent="null")
         assert begun == [DAY - 5, DAY]
 
     def test_each_attempt_counts_where_it_begins(self) -> None:

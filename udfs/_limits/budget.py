@@ -300,11 +300,12 @@ class BudgetGate(Gate):
         self._asked = amount, need
         if amount.ask(need):
             return 0.0
+        seconds = self.amounts.seconds_left
         if amount.is_spent(need):
             if self._ends_task and self._reserved_of:
-                return None  # the task is going to end, so no call of another key begins either
+                return seconds  # the task is going to end, so no call of another key begins either
             raise self._error_of(attempt, amount, need)
-        return Aside((self.place, key), None) if self._is_by_key else self.amounts.seconds_left
+        return Aside((self.place, key), seconds) if self._is_by_key else seconds
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         amount, need = self._asked

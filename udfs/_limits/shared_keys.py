@@ -179,11 +179,11 @@ class SharedKeys(PeriodicTask):
         return self._question(back) if back else None
 
     def _question(self, asked: dict[Key, tuple[float, float]]) -> Awaitable[list[str]]:
-        limit, pace = self._keys[0], self._keys[-1]
+        limit = self._keys[0]
         numbers = [number for one in asked.values() for number in one]
         saved = self._limit.saved * self._interval
         names = [f"{limit}:{key}" for key in asked]
-        return self._coordinator.run(RESERVE, [limit, *names, pace], saved, self._limit.period, LEASE, *numbers)
+        return self._coordinator.run(RESERVE, [limit, *names, self._pace], saved, self._limit.period, LEASE, *numbers)
 
     async def _reserve(self, asked: dict[Key, tuple[float, float]]) -> None:
         sent, time = self._clock(), self._coordinator.time
