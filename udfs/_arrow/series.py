@@ -60,8 +60,8 @@ def _plain(value: Any) -> Any:
             return [_plain(item) for item in value]
         case dict():
             return {name: _plain(item) for name, item in value.items()}
-        case tuple() if hasattr(value, "asDict"):  # a Row of Spark
-            return {name: _plain(item) for name, item in value.asDict().items()}
+        case tuple() if names := getattr(value, "__fields__", None):  # a Row of Spark
+            return {name: _plain(item) for name, item in zip(names, value, strict=True)}
         case _:
             return _plain(value.tolist()) if hasattr(value, "tolist") else value  # NumPy's
 
