@@ -15,8 +15,8 @@ from .slots import CallingOperator
 class KeyLine:
     """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
 
-    # asked: an attempt that has left the line to ask once more, and stays the first of its key until it begins
-    # timer: after which the first asks again; None: it waits for `KeyLines.wake`
+    # asked: an attempt that has left the line to ask its limits once more; only a row that is called again passes it
+    # timer: after which the first asks again at the latest; None: not before `KeyLines.wake`
 
     __slots__ = ("_again", "_new", "asked", "timer")
 
