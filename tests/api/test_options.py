@@ -213,8 +213,8 @@ class TestEntryPoints:
         methods = [one for owner in classes for one in vars(owner).values() if inspect.isfunction(one)]
         taking = {one.__qualname__ for one in [*functions, *methods] if takes_options(one)}
         listed = {point.signature.__qualname__ for point in ENTRY_POINTS.values()}
-        sinks = {"async_sink", "stream_sink", "sink_source"}  # they refuse some, and have tests of their own
-        assert taking == listed - {"async_pandas_udf"} | sinks
+        others = {"async_sink", "stream_sink", "sink_source", "batch_handler"}  # they refuse some, and have own tests
+        assert taking == listed - {"async_pandas_udf"} | others
 
     @entry_points
     def test_the_signature_shows_them(self, point: EntryPoint) -> None:
