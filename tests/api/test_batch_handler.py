@@ -123,6 +123,24 @@ def test_results_keep_what_pandas_would_lose() -> None:
     assert frame["items"][1] is None
 
 
+def test_nested_results_are_lists_and_dicts() -> None:
+    """Spark takes no pairs for a map, and reads moments without a zone as those of the session."""
+    at = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.UTC)
+
+    async def record(value: int) -> dict[str, Any] | None:
+        return {"inner": {"n": 2**53 + 1, "by": {"a": 1}} if value else None, "times": [at, None]}
+
+    async def by_name(value: int) -> dict[str, int] | None:
+        return {"a": value} if value else None
+
+    (frame,) = batch_handler(record, "inner struct<n: bigint, by: map<string, int>>, times array<timestamp>")(
+        iter([pd.Series([0, 1])])
+    )
+    assert frame.inner.tolist() == [None, {"n": 2**53 + 1, "by": {"a": 1}}]
+    assert frame.times.tolist() == [[at, None]] * 2
+    assert results(by_name, pd.Series([0, 1])) == [[None, {"a": 1}]]
+
+
 def test_a_vectorized_function_is_called_for_batches_of_its_own() -> None:
     sizes = []
 

@@ -160,6 +160,30 @@ def test_a_lie_changes_nothing_is_counted_and_warned_of_once(
     assert 'RateLimit.from_headers("openai"): x-ratelimit-limit-requests' in warned[0]
 
 
+@pytest.mark.parametrize("error", [ValueError("the answer is closed"), asyncio.CancelledError()])
+def test_headers_that_cannot_be_read_are_no_fault_of_the_task(error: BaseException) -> None:
+    """It ended with the error of the headers, or of the function that reads them."""
+
+    class UnreadableError(Exception):
+        status, headers = 500, {"x-left": "5"}
+
+    def ours(headers: Any) -> dict[str, Any]:
+        raise error
+
+    class Closed:
+        def items(self) -> Any:
+            raise error
+
+    async def call(row: int) -> None:
+        failed = UnreadableError()
+        if row:
+            failed.headers = Closed()  # type: ignore[assignment]
+        raise failed
+
+    limit = RateLimit.from_headers(ours, start=60)
+    assert run_rows(call, [0, 1], on_error="null", rate_limit=limit) == [None, None]
+
+
 def test_it_says_when_nothing_was_told(caplog: pytest.LogCaptureFixture) -> None:
     """A client whose headers nobody tells: else the job goes on at its start for ever."""
     caplog.set_level(logging.WARNING, "asyncudf")

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from .._errors.exceptions import AsyncUDFError
+from .rows import values_of
 
 
 def is_batch(columns: Sequence[Any]) -> bool:
@@ -67,9 +68,14 @@ def _plain(value: Any) -> Any:
 
 
 def as_pandas(array: pa.Array) -> Any:
-    """A Series, or a DataFrame for a struct. Whole numbers stay whole beside a NULL."""
-    if pa.types.is_struct(array.type):
-        return pd.DataFrame(
-            {field.name: as_pandas(part) for field, part in zip(array.type, array.flatten(), strict=True)}
-        )
+    """A Series, or a DataFrame for a struct. Values of other nested types are lists and dicts, as Spark takes them."""
+    if not pa.types.is_struct(array.type):
+        return _series(array)
+    return pd.DataFrame({field.name: _series(part) for field, part in zip(array.type, array.flatten(), strict=True)})
+
+
+def _series(array: pa.Array) -> Any:
+    """Whole numbers stay whole beside a NULL, and a moment in a list keeps its zone."""
+    if pa.types.is_nested(array.type):
+        return pd.Series(values_of(array), dtype=object)
     return array.to_pandas(integer_object_nulls=True)

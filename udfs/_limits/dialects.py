@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from .._errors.answers import number_in, seconds_until, server_now
 from .._errors.checks import is_plain, text, unknown_name
 from .._errors.exceptions import OptionError
-from .._errors.safe import safe_repr, tried
+from .._errors.safe import safe_repr, tried, type_name
 
 Headers = Mapping[str, Any]  # by names in lower case
 MOST = 1e12  # permits; more is no limit of a service
@@ -89,8 +89,8 @@ class Own(Dialect):
     def read(self, headers: Headers, unit: str, period: float) -> Reading:
         try:
             given = self.function(headers)
-        except Exception as error:
-            return Reading(Told(), f"the function raised {type(error).__name__}")
+        except BaseException as error:  # code of the user's
+            return Reading(Told(), f"the function raised {type_name(error)}")
         if given is None:
             return Reading(Told())
         if not isinstance(given, Mapping) or not given.keys() <= {*PARTS}:

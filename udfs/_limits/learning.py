@@ -7,11 +7,13 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .._errors.answers import headers_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.failure import Failure
+from .._errors.safe import tried
 from .coordinator import LEASE, TaskLink
 from .dialects import Headers, lowered
 from .gate import AskingAttempt, CallingTask
@@ -92,7 +94,8 @@ class Learner:
         """An attempt is over; its error may have the headers of the answer."""
         if failure is not None:
             for headers in headers_of(failure.error):
-                self._take(lowered(headers), attempt.began)
+                if (read := tried(partial(lowered, headers))) is not None:  # some of a closed answer raise
+                    self._take(read, attempt.began)
         elif self._silent >= 0:
             self._silent += 1
             if self._silent == UNHEARD:
