@@ -71,6 +71,7 @@ def test_calls_of_one_batch_overlap_with_those_of_the_next() -> None:
         (pd.Series([np.array([np.array(["a"])], dtype=object)]), [[["a"]]]),
         (pd.Series([{"k": np.array([1])}, {}]), [{"k": [1]}, {}]),
         (pd.Series([pd.Timestamp("2024-05-01 12:00"), pd.NaT]), [datetime.datetime(2024, 5, 1, 12), None]),
+        (pd.Series([[pd.Timestamp("2024-05-01"), pd.NaT, pd.NA]]), [[datetime.datetime(2024, 5, 1), None, None]]),
         (pd.Series([pd.Timedelta(seconds=1)]), [datetime.timedelta(seconds=1)]),
         (pd.Series([datetime.date(2024, 5, 1)]), [datetime.date(2024, 5, 1)]),
         (pd.DataFrame({"a": [1, None], "b": ["x", None]}), [{"a": 1.0, "b": "x"}, {"a": None, "b": None}]),

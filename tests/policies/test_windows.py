@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, OptionError
@@ -38,6 +38,7 @@ def test_the_window_of_a_time(per: Any, time: float, name: str, start: float, en
     per=st.sampled_from(["day", "month", 1.0, 7.5, 3600.0, 1e6]),
     time=st.floats(0, at(2200, 1, 1), allow_nan=False),
 )
+@example(per=1.1, time=at(2024, 1, 1))  # a multiple: the quotient is rounded down, and the window was over
 def test_windows_follow_each_other(per: Any, time: float) -> None:
     window = window_at(per, time)
     assert window.start <= time < window.end

@@ -53,6 +53,8 @@ def _whole(value: float) -> int:
 def _plain(value: Any) -> Any:
     """A value as functions see those of columns: lists, dicts, and the classes of the standard library."""
     match value:
+        case _ if value is pd.NaT or value is pd.NA:  # in a list; that of a column is None
+            return None
         case pd.Timestamp():
             return value.to_pydatetime(warn=False)
         case pd.Timedelta():

@@ -79,9 +79,11 @@ def window_at(per: Per | None, time: float) -> Window:
         following = (first + timedelta(days=31)).replace(day=1)
         return Window(first.timestamp(), following.timestamp(), f"{first:%Y-%m}")
     length = DAY if isinstance(per, str) else per
-    start = math.floor(time / length) * length
+    number = math.floor(time / length)
+    number += time >= (number + 1) * length  # the quotient was rounded; each window begins where the last one ends
+    start = number * length
     shape = "%Y-%m-%d" if length == DAY else "%Y-%m-%dT%H:%M:%SZ"
-    return Window(start, start + length, f"{_utc(start):{shape}}")
+    return Window(start, (number + 1) * length, f"{_utc(start):{shape}}")
 
 
 def _utc(time: float) -> datetime:
