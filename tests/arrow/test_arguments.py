@@ -79,6 +79,11 @@ def moments(values: Any) -> Any:
     return st.lists(st.none() | values | st.sampled_from(EXTREMES), max_size=20)
 
 
+@given(moments(st.datetimes()))
+def test_local_timestamps_are_naive(values: list[datetime.datetime | None]) -> None:
+    assert values_of(pa.array(values, pa.timestamp("us"))) == values
+
+
 @given(moments(st.datetimes()), st.sampled_from(["UTC", "Asia/Kathmandu", "-08:00"]))
 def test_timestamps_are_in_utc_whatever_the_sessions_zone(values: list[datetime.datetime | None], zone: str) -> None:
     aware = [value and value.replace(tzinfo=UTC) for value in values]
@@ -86,6 +91,13 @@ def test_timestamps_are_in_utc_whatever_the_sessions_zone(values: list[datetime.
     got = values_of(column)
     assert got == aware
     assert all(value is None or value.tzinfo is UTC for value in got)
+
+
+@given(st.lists(st.none() | st.dates(), max_size=20))
+def test_dates_are_dates(values: list[datetime.date | None]) -> None:
+    got = values_of(pa.array(values, pa.date32()))
+    assert got == values
+    assert not any(isinstance(value, datetime.datetime) for value in got)
 
 
 @given(st.data())
