@@ -318,7 +318,6 @@ FOREIGN: dict[str, Vector] = {
     "a number twice": lambda x: pd.concat([x[:2], x[:1]]),
     "texts": lambda x: x.set_axis(["a", "b", "c"]),
     "floats": lambda x: x.set_axis([0.0, 2.0, 1.0]),
-    "flags": lambda x: x.set_axis([False, True, False]),
     "a missing number": lambda x: x.set_axis(pd.array([0, None, 1], dtype="Int64")),
     "several levels": lambda x: x.set_axis(pd.MultiIndex.from_tuples([("a", 0), ("a", 1), ("b", 2)])),
     "the index of another table": lambda x: x.set_axis([0, 2, 1]).rename_axis("id"),
@@ -334,6 +333,14 @@ def test_an_index_that_does_not_name_the_rows_is_refused(case: str) -> None:
     said = r"call returned a (Series|DataFrame) with the index \[.*\], which does not say .*\.reset_index\(drop=True\)"
     with pytest.raises(ResultError, match=said):
         run_rows(call, NUMBERS[:3], batch_size=3)
+
+
+def test_flags_as_an_index_are_no_numbers() -> None:
+    async def call(x: pd.Series) -> pd.Series:
+        return x.set_axis([False, True])
+
+    with pytest.raises(ResultError, match=r"with the index \[False, True\]"):
+        run_rows(call, [1, 2], batch_size=2)
 
 
 def test_a_foreign_index_is_not_shown_with_redact() -> None:

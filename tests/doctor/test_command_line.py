@@ -21,14 +21,15 @@ def findings_of(*findings: Finding):
 
 @pytest.mark.parametrize(("status", "expected"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_exit_status_is_for_ci(monkeypatch, capsys, status, expected):
-    """0 unless something fails, in words and in JSON."""
-    monkeypatch.setattr("asyncudf.__main__.examine", findings_of(Finding("java", status, "found", "fix")))
+    """0 unless something fails, whatever comes after it; in words and in JSON."""
+    findings = Finding("java", status, "found", "fix"), Finding("open files", "warn", "few", "more")
+    monkeypatch.setattr("asyncudf.__main__.examine", findings_of(*findings))
     assert main(["doctor"]) == expected
-    assert capsys.readouterr().out.split() == [status, "java", "found", "->", "fix"]
+    assert capsys.readouterr().out.split()[:5] == [status, "java", "found", "->", "fix"]
     assert main(["doctor", "--json"]) == expected
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == ("fail" if expected else "ok")
-    assert told["findings"] == [{"name": "java", "status": status, "found": "found", "fix": "fix"}]
+    assert told["findings"][0] == {"name": "java", "status": status, "found": "found", "fix": "fix"}
 
 
 def test_the_command_line_reaches_the_checks(monkeypatch):

@@ -21,7 +21,6 @@ from asyncudf._observe.doctor import (
     check_packages,
     check_pythons,
     examine,
-    exit_status,
     short_message,
     version_of,
 )
@@ -284,13 +283,6 @@ def test_a_finding_takes_a_line_whatever_is_in_it() -> None:
     above, below = as_text(finding).splitlines()
     assert above == r"fail  folder /a\nb           /a\rb\x1b[2J\u202e\ud83d" + "x" * 500
     assert below.split() == ["->", "unset", r"'\u2028'"]
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"), [([], 0), (["ok"], 0), (["ok", "warn"], 0), (["ok", "fail", "warn"], 1)]
-)
-def test_exit_status(statuses: list[str], expected: int) -> None:
-    assert exit_status(Finding("x", status, "") for status in statuses) == expected  # type: ignore[arg-type]
 
 
 def test_foreign_messages_are_short() -> None:

@@ -71,13 +71,9 @@ def test_a_generator_behind_a_staticmethod_gives_its_results() -> None:
 
 
 @pytest.mark.parametrize("case", HIDDEN)
-def test_a_plain_function_of_a_chain_may_not_hide_one(case: str) -> None:
+def test_a_plain_function_of_a_chain_and_on_timeout_may_not_hide_one(case: str) -> None:
     with pytest.raises(FunctionError, match="filter takes a plain def; for an async def use ordered_wait"):
         run_stream(lambda stream: stream.filter(HIDDEN[case]), [{"x": 1}], "x int")
-
-
-@pytest.mark.parametrize("case", HIDDEN)
-def test_on_timeout_may_not_hide_one(case: str) -> None:
     with pytest.raises(OptionError, match="on_timeout must be a value or a plain def"):
         async_pandas_udf(double, "int", on_timeout=HIDDEN[case])
 
