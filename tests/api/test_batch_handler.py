@@ -168,7 +168,7 @@ def test_deadlines_retries_and_error_policies_hold_inside() -> None:
         return row
 
     options: dict[str, Any] = {
-        "timeout": 0.5,
+        "timeout": 2.0,
         "on_timeout": -1,
         "retry": RetryStrategy.fixed_delay(3, 0.001, retry_on=ConnectionError),
     }
@@ -232,6 +232,10 @@ async def several(row: int) -> AsyncIterator[int]:
     yield row
 
 
+async def of_nothing() -> int:
+    return 1
+
+
 async def untyped(row: Any):  # type: ignore[no-untyped-def]
     return row
 
@@ -239,6 +243,7 @@ async def untyped(row: Any):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("function", "options", "error", "message"),
     [
+        (of_nothing, {}, FunctionError, "of_nothing has no parameter that a column could fill"),
         (several, {}, FunctionError, "gives 0..n results per row"),
         (shown, {"output_mode": "unordered"}, FunctionError, "is UNORDERED"),
         (shown, {"on_error": "dead_letter"}, OptionError, "have nowhere to go here"),

@@ -18,8 +18,8 @@ class Aside(NamedTuple):
     """The answer of a gate that holds back the attempts of one key alone: others may pass them.
 
     Args:
-        seconds: after which the first of them asks again; None: only when an attempt of the key is over, or it is
-            woken, as it also does before.
+        seconds: after which the first of them asks again at the latest. It asks before, when an attempt of the key is
+            over or the gate wakes it; None: only then.
     """
 
     key: LineKey

@@ -73,6 +73,7 @@ def batch_handler(
     """
     udf = udf_of(function, returnType, options)
     udf.spec.check_column_function(udf.options)
+    udf.spec.check_takes_columns()
     _check_limits(udf.spec.name, udf.options)
     return BatchHandler(plan_declared_function(udf.spec, udf.options, udf.returns))
 
