@@ -83,11 +83,13 @@ from ._limits.budget import Budget
 from ._limits.circuit_breaker import CircuitBreaker
 from ._limits.rate_limit import RateLimit
 from ._observe.reports.sink_report import SinkError, SinkReport
+from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
 from ._spark.api.decorator import AsyncUDF, async_pandas_udf
 from ._spark.api.dry_run import DryRun, dry_run
 from ._spark.api.handler import batch_handler
 from ._spark.api.lookup_table import LookupTable
 from ._spark.api.monitor import Run, monitor
+from ._spark.api.rehearse import rehearse
 from ._spark.api.sinks import async_sink, sink_source, stream_sink
 from ._spark.api.stream import AsyncStream, ordered_wait, unordered_wait
 from ._spark.shipping import ship
@@ -108,7 +110,9 @@ __all__ = (
     "CircuitBreaker",
     "Collector",
     "DryRun",
+    "Estimate",
     "FatalError",
+    "Forecast",
     "FunctionError",
     "LookupTable",
     "OptionError",
@@ -117,6 +121,7 @@ __all__ = (
     "ProcessContext",
     "ProcessFunction",
     "RateLimit",
+    "Rehearsal",
     "ResultError",
     "ResultFuture",
     "ResultStore",
@@ -135,6 +140,7 @@ __all__ = (
     "dry_run",
     "monitor",
     "ordered_wait",
+    "rehearse",
     "ship",
     "sink_source",
     "stream_sink",

@@ -9,7 +9,7 @@ SPARK = Path(__file__).parents[1] / "spark"
 DOORS = {
     "column", "SQL function", "table function", "ordered_wait", "unordered_wait", "chain", "async_sink", "stream_sink",
     "sink_source", "submit", "LookupTable", "structured streaming", "foreachBatch", "Spark Connect", "monitor",
-    "dry_run", "ship", "batch handler",
+    "dry_run", "rehearse", "ship", "batch handler",
 }  # fmt: skip
 SEMANTICS = {
     "order", "0 to n results", "types", "vectorized functions", "models", "null input", "calls", "errors",

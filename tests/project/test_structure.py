@@ -34,6 +34,7 @@ LAYERS = [
     ["http"],
     ["_batches"],
     ["_spark"],
+    ["_rehearsal"],
     ["_chain"],
     ["_engine.operators"],
     ["_engine.stored"],

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, assert_type
 
 import aiohttp
@@ -31,6 +32,8 @@ from asyncudf import (
     CircuitBreaker,
     Collector,
     DryRun,
+    Estimate,
+    Forecast,
     FunctionError,
     LookupTable,
     OptionError,
@@ -39,6 +42,7 @@ from asyncudf import (
     ProcessContext,
     ProcessFunction,
     RateLimit,
+    Rehearsal,
     ResultError,
     ResultFuture,
     ResultStore,
@@ -56,6 +60,7 @@ from asyncudf import (
     dry_run,
     http,
     ordered_wait,
+    rehearse,
     sink_source,
     stream_sink,
     submit,
@@ -309,6 +314,15 @@ def a_dry_run(df: DataFrame) -> None:
     assert_type(report.distinct, int | None)
     assert_type(report.seconds, float | None)
     assert_type(report.cost, float | None)
+
+
+def a_rehearsal(df: DataFrame) -> None:
+    told = rehearse(df, bare("city"), sample=50)
+    assert_type(told, Rehearsal)
+    assert_type(rehearse(df, bare, "city", capacity=9).as_is, Forecast)
+    assert_type(told.proposals[0].seconds, Estimate)
+    assert_type(told.as_is.seconds.high, float)
+    told.report(Path("rehearsal.html"))
 
 
 # Strategies and errors.

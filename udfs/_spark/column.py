@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -111,6 +111,15 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
     return batch if isinstance(batch, tuple) else (batch,)
 
 
+class Called(NamedTuple):
+    """What a column is made of; `rehearse` asks for it."""
+
+    spec: FunctionSpec
+    options: Options
+    returns: Any
+    columns: tuple[Any, ...]
+
+
 def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
     function_plan, data_type = plan_function(spec, options, returns)
     for given in columns:
@@ -128,6 +137,7 @@ def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence
             raise
         raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]
+    result._asyncudf = Called(spec, options, returns, tuple(columns))  # type: ignore[attr-defined]
     return result
 
 

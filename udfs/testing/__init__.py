@@ -18,8 +18,10 @@ clock, as an event loop for tests of your own.
 
 from asyncudf.queues._public import publish as _publish
 
+from .._engine.loop.virtual_clock import (
+    VirtualClockLoop as VirtualClockLoop,  # help() would list all that asyncio's loop has
+)
 from ._harness import ManualFunction, OperatorHarness
-from ._loops import VirtualClockLoop as VirtualClockLoop  # help() would list all that asyncio's loop has
 from ._result_store import MemoryStore, check_result_store
 from ._runs import run_rows, run_stream
 

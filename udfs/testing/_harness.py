@@ -10,11 +10,12 @@ from typing import Any, Self, Unpack
 from asyncudf.queues import StreamElement
 
 from .._engine.loop.event_loops import run_to_end
+from .._engine.loop.virtual_clock import VirtualClockLoop
 from .._engine.operators.async_wait import AsyncWaitOperator
 from .._errors.exceptions import AsyncUDFError
 from .._functions.options import FunctionOptions
 from .._spark.api.decorator import udf_of
-from ._loops import VirtualClockLoop, is_loop_running
+from ._loops import is_loop_running
 from ._runs import ListOutput, chain_of, elements_of
 
 

@@ -127,6 +127,7 @@ class Service:
         if any(isinstance(limit, LearnedLimit) for limit in options.rate_limit):
             self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
             self.learner.heard = self.wake
+        self._observers: list[Gate] = []
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
             self.held_failures = HeldFailures(options.breaker.window, self)
@@ -156,7 +157,7 @@ class Service:
             adaptive: list[Gate] = []
             if isinstance(self._options.capacity, AdaptiveCapacity):
                 adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
-            self._use([*adaptive, *gates])
+            self._use([*adaptive, *gates, *self._observers])
             yield
             if self.failures is not None:
                 self.failures.finish()
@@ -254,6 +255,10 @@ class Service:
 
         learner.heard = heard
         return permits
+
+    def observe(self, observer: Gate) -> None:
+        """Tell this gate of each attempt, which it always lets begin; before `running`."""
+        self._observers.append(observer)
 
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know of the service."""

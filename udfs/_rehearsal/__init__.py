@@ -1,0 +1,1 @@
+"""A rehearsal: what a sample of real calls says of the whole job."""

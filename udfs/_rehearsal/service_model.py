@@ -1,0 +1,217 @@
+"""What a sample of calls shows of their service: how long they take, how they fail, and how many it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .._engine.calls.recorder import AttemptRecord
+
+LEAST_CALLS = 8  # to compare calls of two kinds
+LONGER, SURE = 1.12, 3.0  # so much longer are calls of a busy service, by so many standard errors
+MISTAKEN = 0.1  # of the refusals
+LEAST_KEPT = 30  # calls, beside those that opened the connections
+
+
+class TaskSample(NamedTuple):
+    """What one task of the sample did."""
+
+    records: Sequence[AttemptRecord]
+    rows: int  # that it read
+    answered: int  # of these without a call, by the store
+    size: int  # bytes of the results
+    processor: float  # seconds, from the first attempt to the last
+
+
+Call = tuple[AttemptRecord, ...]  # its attempts
+
+
+class TokenBucket(NamedTuple):
+    """A limit of a service: calls in a second, and how many may begin at once."""
+
+    rate: float
+    saved: float
+
+    def mistakes(self, attempts: Iterable[tuple[float, bool]]) -> int:
+        """How many of these it would have refused or not, other than it was: when each began, and whether it was."""
+        left, looked, found = self.saved, -math.inf, 0
+        for began, was_refused in attempts:
+            left, looked = min(self.saved, left + (began - looked) * self.rate), began
+            found += (left < 1) != was_refused
+            left -= left >= 1
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceModel:
+    """A service that does to calls what the sample has seen.
+
+    Attributes:
+        calls: that were made; a call of the job is like one of them.
+        concurrency: how many calls it works on at a time; others wait. None: on as many as came.
+        unsure: the standard error of that, as a share of it.
+        buckets: limits that would have refused the calls which it refused, one as likely as another; empty: it refused
+            none, or any.
+        asked: seconds for which a refused call is asked to wait; None: not said.
+        processor: seconds of processor time for a call.
+        size: bytes of the result of a call.
+        most: calls that were in flight at a time, in all tasks.
+    """
+
+    calls: tuple[Call, ...]
+    concurrency: float | None
+    unsure: float
+    buckets: tuple[TokenBucket, ...]
+    asked: float | None
+    processor: float
+    size: int
+    most: int
+
+    @classmethod
+    def of(cls, light: Sequence[TaskSample], full: Sequence[TaskSample]) -> ServiceModel:
+        """Of two parts of a sample: one with few calls in flight, and one with many."""
+        few, many = _settled(light), _settled(full)
+        everything = [call for sample in (*light, *full) for call in _calls(sample)]
+        settled = [*few, *many]
+        calls = settled if len(settled) >= LEAST_KEPT else everything
+        stretch = 1.0
+        concurrency = _concurrency(few, many, [one for sample in full for one in sample.records])
+        if concurrency is not None:
+            stretch = _median_seconds(few) / _median_seconds(many)
+            calls = [*few, *(_stretched(call, stretch) for call in many)]
+        buckets = _buckets(light, full)
+        if buckets:
+            calls = [kept for call in calls if (kept := tuple(one for one in call if not one.is_refused))]
+        made = sum(len(sample.records) for sample in full)
+        busy = sum(sample.processor for sample in full)
+        rows = sum(sample.rows - sample.answered for sample in (*light, *full))
+        size = sum(sample.size for sample in (*light, *full))
+        return cls(
+            tuple(calls), concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets, _asked(light, full),
+            busy / made if made else 0.0, round(size / rows) if rows else 0, _most(full) or _most(light),
+        )  # fmt: skip
+
+    def resampled(self, rng: random.Random) -> ServiceModel:
+        """The same, as another sample of the same service might have shown it."""
+        calls = tuple(rng.choices(self.calls, k=len(self.calls)))
+        buckets = (rng.choice(self.buckets),) if self.buckets else ()
+        concurrency = self.concurrency and self.concurrency * max(0.5, rng.gauss(1.0, self.unsure))
+        return dataclasses.replace(self, calls=calls, buckets=buckets, concurrency=concurrency)
+
+    @property
+    def bucket(self) -> TokenBucket | None:
+        """The limit of the service; None if it refused no call, or any."""
+        return self.buckets[len(self.buckets) // 2] if self.buckets else None
+
+    @property
+    def rows_per_call(self) -> float:
+        """In the mean."""
+        return statistics.fmean(call[0].rows for call in self.calls)
+
+    @property
+    def latencies(self) -> list[float]:
+        """Of the attempts, in seconds, sorted."""
+        return sorted(one.seconds for call in self.calls for one in call)
+
+    def quantile(self, share: float) -> float:
+        found = self.latencies
+        return found[min(len(found) - 1, int(share * len(found)))]
+
+
+def failed(call: Call) -> bool:
+    """Whether a call has failed for good."""
+    return call[-1].error is not None
+
+
+def cost(call: Call, unit: str) -> float:
+    """What a call did cost, with all its attempts."""
+    return math.fsum(one.spent.get(unit, 0.0) for one in call)
+
+
+def _calls(sample: TaskSample) -> list[Call]:
+    """The calls of a task, in the order in which they began."""
+    found: dict[int, list[AttemptRecord]] = {}
+    for record in sorted(sample.records, key=lambda record: record.began):
+        found.setdefault(record.call, []).append(record)
+    return [tuple(attempts) for attempts in found.values()]
+
+
+def _settled(samples: Iterable[TaskSample]) -> list[Call]:
+    """The calls that began after another one of their task had ended: the first ones open the connections."""
+    found = []
+    for sample in samples:
+        ends = min((one.began + one.seconds for one in sample.records), default=math.inf)
+        found += [call for call in _calls(sample) if call[0].began >= ends]
+    return found
+
+
+def _served(calls: Iterable[Call]) -> list[float]:
+    """The seconds of attempts with a result, sorted."""
+    return sorted(one.seconds for call in calls for one in call if one.error is None)
+
+
+def _median_seconds(calls: Iterable[Call]) -> float:
+    return statistics.median(_served(calls))
+
+
+def _concurrency(few: Sequence[Call], many: Sequence[Call], attempts: Sequence[AttemptRecord]) -> float | None:
+    """How many calls the service works on at a time, if those that had more beside them took longer.
+
+    By Little's law: those that it ends in a second, times what one takes alone.
+
+    Args:
+        attempts: all that were made when `many` were.
+    """
+    alone, beside = _served(few), _served(many)
+    if min(len(alone), len(beside)) < LEAST_CALLS:
+        return None
+    if statistics.median(beside) < LONGER * statistics.median(alone) or _rank_score(alone, beside) < SURE:
+        return None
+    begin, end = min(call[0].began for call in many), max(call[0].began for call in many)
+    ended = sum(begin < one.began + one.seconds <= end for one in attempts)
+    return max(1.0, ended / (end - begin) * statistics.fmean(alone)) if ended and end > begin else None
+
+
+def _rank_score(few: Sequence[float], many: Sequence[float]) -> float:
+    """By how many standard errors the second values are larger (Mann and Whitney)."""
+    less = sum((one < other) + 0.5 * (one == other) for one in few for other in many)
+    n, m = len(few), len(many)
+    return (less - n * m / 2) / math.sqrt(n * m * (n + m + 1) / 12)
+
+
+def _stretched(call: Call, factor: float) -> Call:
+    return tuple(one._replace(seconds=one.seconds * factor) for one in call)
+
+
+def _buckets(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> tuple[TokenBucket, ...]:
+    """The limits that would have refused the same calls, or nearly, by their rates."""
+    few = [one for sample in light for one in sample.records]
+    many = [one for sample in full for one in sample.records]
+    shares = [sum(one.is_refused for one in part) / max(1, len(part)) for part in (few, many)]
+    if not any(shares) or (shares[1] and shares[0] > shares[1] / 2):
+        return ()  # none, or as the service pleases: then refusals are attempts like others
+    attempts = sorted((one.began, one.is_refused) for one in (many if shares[1] else few))
+    taken = sum(not is_refused for _, is_refused in attempts)
+    least = max(taken, 1) / max(attempts[-1][0] - attempts[0][0], 1e-3) / 4
+    first = next(number for number, (_, is_refused) in enumerate(attempts) if is_refused)
+    saves = sorted({1.0, *(max(1.0, (first + 1) * part / 20) for part in range(1, 21))})
+    fits = [
+        (bucket.mistakes(attempts), bucket)
+        for bucket in (TokenBucket(least * 1.1**step, saved) for step in range(60) for saved in saves)
+    ]
+    # Its clock is not ours, and calls may overtake each other on their way.
+    most = min(mistakes for mistakes, _ in fits) + max(2, MISTAKEN * sum(is_refused for _, is_refused in attempts))
+    return tuple(sorted(bucket for mistakes, bucket in fits if mistakes <= most))
+
+
+def _asked(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> float | None:
+    asked = [one.asked for sample in (*light, *full) for one in sample.records if one.is_refused and one.asked]
+    return statistics.median(asked) if asked else None
+
+
+def _most(samples: Iterable[TaskSample]) -> int:
+    return sum(max((one.in_flight for one in sample.records), default=0) for sample in samples)

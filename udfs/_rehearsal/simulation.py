@@ -1,0 +1,255 @@
+"""The calls of a task on a virtual clock: the real operator, and a service that does what a sample has seen."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .._chain.chain import Chain
+from .._chain.environment import TaskEnvironment
+from .._chain.function_plan import FunctionPlan
+from .._chain.plan import ChainPlan
+from .._chain.results import SingleOutput
+from .._engine.calls.recorder import AttemptRecord
+from .._engine.loop.event_loops import run_to_end
+from .._engine.loop.virtual_clock import VirtualClockLoop
+from .._engine.operators.outputs import Output
+from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError
+from .._functions.options import EventLoop, ExtraFields, OnError, OnNullInput, Options
+from .._functions.retry import RetryStrategy
+from .._functions.signature import read_function
+from .._limits.rate_limit import Bucket, LearnedLimit, RateLimit, Scope, take
+from .._observe.time_account import State
+from .service_model import Call, ServiceModel
+
+MOST_CALLS = 4_000  # that are made on the virtual clock; what follows is as fast
+GENERATIONS = 12  # of as many calls as may be in flight, that are enough to know how fast
+NEVER = 1e9  # seconds
+
+
+class Outcome(NamedTuple):
+    """What a task came to that made so many calls."""
+
+    calls: int
+    seconds: float
+    rate: float  # calls that end in a second, in the middle of it
+    attempts: int
+    refused: int
+    time: dict[State, float]
+
+    def seconds_for(self, calls: Sequence[float]) -> float:
+        """How long tasks with so many calls take, one after another."""
+        start = self.seconds - self.calls / self.rate  # before calls flow, and until the last ones have ended
+        return max(0.0, sum(calls) / self.rate + start * (len(calls) if start > 0 else 1))
+
+
+class _Replayed:
+    """A call of the job, which goes as one of the sample went."""
+
+    __slots__ = ("at", "call")
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.at = call, 0
+
+    def next(self) -> tuple[AttemptRecord, bool]:
+        """Its next attempt, and whether another one followed."""
+        at, self.at = min(self.at, len(self.call) - 1), self.at + 1
+        return self.call[at], at < len(self.call) - 1
+
+
+class _FailedError(Exception):
+    """An attempt has failed as one of the sample did."""
+
+    def __init__(self, record: AttemptRecord, *, is_retried: bool) -> None:
+        super().__init__(record.error)
+        self.is_retried = is_retried
+        if record.status is not None:
+            self.status = record.status
+        if record.asked is not None:
+            self.retry_after = record.asked
+
+
+class _DownError(_FailedError, ConnectionError):
+    """The same, without an answer of the service."""
+
+
+class _RefusedError(Exception):
+    """The service asks for fewer calls."""
+
+    status = 429
+    is_retried = True
+
+    def __init__(self, asked: float | None) -> None:
+        super().__init__("429")
+        if asked is not None:
+            self.retry_after = asked
+
+
+_ERRORS = {kind.__name__ for kind in (_FailedError, _DownError, _RefusedError, AsyncTimeoutError)}
+
+
+def _is_retried(error: BaseException) -> bool:
+    return getattr(error, "is_retried", False)
+
+
+def options_of_share(options: Options, share: float) -> Options:
+    """The options of a function for the calls of a sample, in a task that has this share of the job's limits."""
+    retry = options.retry
+    if retry is not None:
+        stop, wait = retry._stop, retry._wait
+        jitter, longest = retry._jitter, retry.max_retry_after
+        retry = RetryStrategy.fixed_delay(stop, wait, retry_on=_is_retried, max_retry_after=longest)
+        retry._jitter = jitter
+    total, queue = options.job_capacity, options.queue_size
+    return dataclasses.replace(
+        options,
+        queue_size=None if queue is None else max(options.slots, queue // (options.batch_size or 1)),
+        retry=retry,
+        rate_limit=tuple(_shared(limit, place, share) for place, limit in enumerate(options.rate_limit)),
+        job_capacity=None if total is None else max(1, round(total * share)),
+        # What the sample knows already, or what is of the user's rows.
+        store=None, budget=(), max_calls=None, breaker=None, max_failures=None, resources=None, on_timeout=None,
+        on_error=OnError.NULL, on_null_input=OnNullInput.CALL, extra_fields=ExtraFields.ERROR, redact=None,
+        batch_size=None, batch_linger=None, batch_weight=None, max_batch_weight=None, split_failed=False,
+        coordinator=None, loop=EventLoop.AUTO, version=None,
+    )  # fmt: skip
+
+
+def _shared(limit: RateLimit, place: int, share: float) -> RateLimit:
+    """A share of a limit, whose calls cost what those of the sample did."""
+
+    def cost_of(row: _Replayed, *keys: str) -> float:
+        return row.call[0].costs[place]
+
+    if isinstance(limit, LearnedLimit):  # no header tells more here
+        limit = limit.with_permits(limit.permits if limit.at_most == float("inf") else limit.at_most)
+    part = 1.0 if limit.scope is Scope.TASK else share
+    return dataclasses.replace(
+        limit,
+        permits=limit.permits * part,
+        burst=max(1.0, limit.saved * part),
+        cost=cost_of if callable(limit.cost) else limit.cost,
+        settle=None,
+        name=None,
+        scope=Scope.TASK,
+        by=_key_name(place) if limit.by else None,
+    )
+
+
+def _key_name(place: int) -> str:
+    return f"key_{place}"
+
+
+def _function(call: Callable[[_Replayed], Any], places: Sequence[int]) -> Any:
+    """The function of the calls, whose parameters are the call and its key of each limit by key."""
+
+    async def replay(row: _Replayed, *keys: str) -> bytes:
+        result: bytes = await call(row)
+        return result
+
+    names = ["row", *map(_key_name, places)]
+    replay.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    )
+    return replay
+
+
+class _Emitted(Output):
+    """Notes when results leave."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.times: list[float] = []
+        self._clock = clock
+
+    def collect(self, record: Any) -> None:
+        self.times.append(self._clock())
+
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        self.times += [self._clock()] * len(results)
+
+
+def calls_for(options: Options, calls: float) -> int:
+    """How many of a task's calls are made on the virtual clock."""
+    enough = max(MOST_CALLS // 4, min(MOST_CALLS, GENERATIONS * options.slots), 2 * options.slots)
+    return max(1, min(round(calls), enough))
+
+
+def simulate(options: Options, model: ServiceModel, *, calls: float, share: float, seed: int) -> Outcome:
+    """Make the calls of a task, or the first of them if they are many, on a virtual clock.
+
+    Args:
+        calls: of the task.
+        share: of the job's calls, and so of what its limits and its service allow.
+        seed: of which calls come when.
+    """
+    rng, made = random.Random(seed), calls_for(options, calls)
+    loop = VirtualClockLoop()
+    emitted = _Emitted(loop.time)
+    service = _Service(model, loop, share)
+    options = options_of_share(options, share)
+    by_key = [place for place, limit in enumerate(options.rate_limit) if limit.by]
+    plan = FunctionPlan(read_function(_function(service.call, by_key), options), options, None)
+    environment = TaskEnvironment(loop, random.Random(seed))
+    rows = [_Replayed(call) for call in rng.choices(model.calls, k=made)]
+    chains: list[Chain] = []
+
+    async def main() -> None:
+        names = plan.spec.parameters
+        chain = Chain(ChainPlan.of_function(plan, names, [None] * len(names)), environment, SingleOutput(emitted))
+        chains.append(chain)
+        chain.feed(((row, *(row.call[0].keys[place] for place in by_key)), None, None) for row in rows)
+        chain.end_of_input()
+        await chain.run()
+
+    run_to_end(loop, main(), options.slots)
+    (operator,) = chains[0].counted.values()
+    totals, times = operator.counters.totals, emitted.times
+    if own := totals.errors.keys() - _ERRORS:
+        raise AsyncUDFError(f"the rehearsal itself failed: {totals.examples[min(own)]}")
+    early, late = times[int(0.3 * made)], times[min(made - 1, int(0.8 * made))]
+    steady = (int(0.8 * made) - int(0.3 * made)) / (late - early) if late > early else 0.0
+    end = max(times[-1], 1e-9)
+    return Outcome(made, end, steady or made / end, totals.attempts, totals.throttled, dict(totals.time))
+
+
+class _Service:
+    """Answers as the model says, for a share of the job."""
+
+    def __init__(self, model: ServiceModel, loop: VirtualClockLoop, share: float) -> None:
+        self._model, self._loop = model, loop
+        self._bucket: Bucket | None = None
+        if (limit := model.bucket) is not None:
+            self._bucket = Bucket(RateLimit(limit.rate * share, burst=max(1.0, limit.saved * share)))
+        self._workers: asyncio.Semaphore | None = None
+        self._slower = 1.0
+        if model.concurrency is not None:
+            workers = max(1, round(model.concurrency * share))
+            self._workers, self._slower = asyncio.Semaphore(workers), workers / (model.concurrency * share)
+        self._results: dict[int, bytes] = {}  # by the rows of a call
+
+    async def call(self, row: _Replayed) -> bytes:
+        self._loop.block(self._model.processor)
+        if self._bucket is not None and take([self._bucket], [1.0], self._loop.time()) != 0.0:
+            await asyncio.sleep(0.005)
+            raise _RefusedError(self._model.asked)
+        record, is_retried = row.next()
+        if self._workers is None:
+            await self._work(record)
+        else:
+            async with self._workers:
+                await self._work(record)
+        if record.is_refused:
+            raise _RefusedError(record.asked)
+        if record.error is not None or is_retried:
+            raise (_DownError if record.is_down else _FailedError)(record, is_retried=is_retried)
+        if record.rows not in self._results:
+            self._results[record.rows] = bytes(self._model.size * record.rows)
+        return self._results[record.rows]
+
+    async def _work(self, record: AttemptRecord) -> None:
+        await asyncio.sleep(NEVER if record.is_cut else record.seconds * self._slower)
