@@ -63,13 +63,14 @@ def serve(program: Program, port: Any) -> None:
     from aiohttp import web
 
     workers = asyncio.Semaphore(program.workers or 10**9)
-    left, looked = [10.0], [time.monotonic()]
+    saved = max(1.0, (program.rate or 0.0) / 20)
+    left, looked = [saved], [time.monotonic()]
 
     async def handle(request: web.Request) -> web.Response:
         row = request.match_info["row"]
         if program.rate is not None:
             now = time.monotonic()
-            left[0] = min(max(1.0, program.rate / 5), left[0] + (now - looked[0]) * program.rate)
+            left[0] = min(saved, left[0] + (now - looked[0]) * program.rate)
             looked[0] = now
             if left[0] < 1:
                 return web.Response(status=429, headers={"Retry-After": "1"})
