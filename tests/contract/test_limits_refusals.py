@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -218,3 +220,19 @@ def test_the_end_of_the_input_and_a_snapshot_keep_what_waits() -> None:
         harness.advance(10.0)
         harness.complete("a", "A")
         assert (harness.output, harness.is_done) == (["A", "B"], True)
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_service_that_refuses_many_at_random_does_not_stall_the_job(seed: int) -> None:
+    rng, end = random.Random(seed), 0.0
+
+    async def ask(row: int) -> int:
+        nonlocal end
+        await asyncio.sleep(0.1)
+        end = asyncio.get_running_loop().time()
+        if rng.random() < 0.4:
+            raise ThrottledError
+        return row
+
+    assert run_rows(ask, range(2000), capacity=100) == [*range(2000)]
+    assert end < 300  # 1,463 and 4,421 s where only a pace that had hardly grown showed that lower paces do not help

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from asyncudf import Budget, OptionError, RateLimit
 from asyncudf._limits.block_size import BlockSize
 from asyncudf._limits.coordinator import CoordinatorConfig
-from asyncudf._limits.rate_limit import Bucket, LeasedPermits, Scope, take
+from asyncudf._limits.rate_limit import Bucket, LeasedPermits, Scope, take, tightest
 from asyncudf.testing import run_rows
 from tests.kit.limited import most_within, now
 
@@ -262,3 +263,16 @@ class TestUnderWhichNameTasksShareIt:
 
     def test_its_own_name_is_it(self) -> None:
         assert named([RateLimit(20), RateLimit(20, name="model")])[1][0] == "model"
+
+
+def test_waits_of_two_limits_of_nearly_one_rate_are_those_of_the_lower_one():
+    """Calls are woken a little late, so that now the one lets a call begin last, and now the other."""
+    rng, now, waits = random.Random(0), 0.0, [0.0, 0.0]
+    limits = [Bucket(RateLimit(100, burst=1)), Bucket(RateLimit(101, burst=1))]
+    for _ in range(1000):
+        while (wait := take(limits, [1.0, 1.0], now)) != 0.0:
+            assert wait is not None
+            number, late = tightest(limits, [1.0, 1.0], now), wait + rng.uniform(0, 0.004)
+            waits[number or 0] += late
+            now += late
+    assert waits[0] > 0.99 * sum(waits)

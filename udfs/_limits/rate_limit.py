@@ -309,7 +309,7 @@ def take(permits: Sequence[Permits], costs: Sequence[float], now: float) -> floa
 
 
 def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> int | None:
-    """Which of the limits lets a call begin last; of several that do so together, the slowest.
+    """Which of the limits lets a call begin last; of several that do so at nearly one time, the slowest.
 
     None if it has to wait for none, as far as is known: permits that are asked for may come at once.
 
@@ -321,8 +321,9 @@ def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> 
     last = max((due for due in dues if due is not None), default=now)
     if last <= now:
         return None
-    latest = [number for number, due in enumerate(dues) if due is not None and due >= last - TIME_ROUNDING]
-    return max(latest, key=lambda number: costs[number] * permits[number].interval)
+    spans = [cost * one.interval for one, cost in zip(permits, costs, strict=True)]  # in which each may change places
+    latest = [number for number, due in enumerate(dues) if due is not None and due > now and due + spans[number] >= last]
+    return max(latest, key=lambda number: spans[number])
 
 
 class Line:

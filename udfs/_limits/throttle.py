@@ -20,6 +20,10 @@ FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
 # is used up: if more had to come, the pace would be lowered before, and the next quota used late.
 LONG_WAIT = 8.0  # seconds
 GROWN, MOST_IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
+SLOWER, AS_MANY = (
+    0.5,
+    0.75,
+)  # of the first pace that was corrected, with such a part of its share refused: no help either
 BEGIN_TOGETHER = 0.01  # seconds within which due calls begin together, because timers come late
 FIRST_CALLS, DEAR = 2, 2  # calls in flight in a slow start, and how many fewer for each refusal
 FEW_REFUSED = 0.02  # share of refusals that says nothing of the pace: calls go on as they did before the pause
@@ -78,6 +82,8 @@ class Throttle:
     # _refusals: of these, the newest last, no more than a pause or a correction needs
     # _since_pause: of the calls that ended since `_measured_since`, the end of the last pause
     # _worked: the seconds from then until calls paused again
+    # _first: the first pace that was corrected since calls were free, and the share that it refused
+    # _in_vain: corrections in a row that have not helped; _as_before: those of slower paces that refused as many
     # _ends: the end of the last pause; _until: when the next call may begin in one
     # _refuses_since: when the first pause began of the last ones without an accepted call between them
     # _latency: mean seconds of accepted calls
@@ -88,6 +94,7 @@ class Throttle:
         self._phase = Phase.FREE
         self.since = self._measured_since = self._refuses_since = now
         self._since_pause, self._in_vain = _Count(), 0
+        self._first: tuple[float, float] | None
         self._until = self._ends = self._next = self._pace = self._background = 0.0
         self._paused = self._latency = self._worked = 0.0
         self._enter(Phase.FREE, now)
@@ -198,6 +205,7 @@ class Throttle:
             self._paused, self._refuses_since = self.paused_seconds(now), now
         if phase is Phase.FREE:
             self._growth, self._takes_few = FIRST_GROWTH, False
+            self._first, self._as_before = None, 0
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
         self._in_phase = _Count()
@@ -233,13 +241,17 @@ class Throttle:
             return
         if self._phase is Phase.STARTING and (seen.accepted < FEW_REFUSALS or refused < CROWDED * calls):
             return
-        self._in_vain = in_vain
-        if in_vain >= MOST_IN_VAIN:
-            self._background, self._in_vain = refused / calls, 0
+        self._in_vain, share = in_vain, refused / calls
+        if self._phase is Phase.PACED:
+            pace, first = self._pace_at(now), self._first or (math.inf, share)
+            self._as_before += pace <= SLOWER * first[0] and share >= AS_MANY * first[1] and self._first is not None
+            self._first = self._first or (pace, share)
+        if max(in_vain, self._as_before) >= MOST_IN_VAIN:
+            self._background, self._in_vain = share, 0
             self._enter(Phase.FREE, now)
             return
         if self._phase is Phase.PACED:
-            self._pace = self._pace_at(now) * (1 - refused / calls)
+            self._pace = self._pace_at(now) * (1 - share)
         else:
             self._pace, self._takes_few = seen.accepted / (now - self.since), True
         self._growth = min(SLOWEST_GROWTH, 2 * self._growth)
