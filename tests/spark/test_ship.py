@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,9 +91,11 @@ def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("lean")
     packages = folder / "packages"
     packages.mkdir()
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not path.name.startswith(("tenacity", "asyncudf", "__editable__")) and path.suffix != ".pth":
-            (packages / path.name).symlink_to(path)
+    # An environment may borrow the packages of others: the first of a name is what is imported.
+    found = [path for one in sys.path if one.endswith("-packages") for path in Path(one).iterdir()]
+    for name, path in {path.name: path for path in reversed(found)}.items():
+        if not name.startswith(("tenacity", "asyncudf", "__editable__")) and path.suffix != ".pth":
+            (packages / name).symlink_to(path)
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys._base_executable} -s "$@"\n')  # type: ignore[attr-defined]
     python.chmod(0o755)
