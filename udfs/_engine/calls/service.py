@@ -125,8 +125,8 @@ class Service:
         self.held_failures: HeldFailures | None = None
         self.learner: Learner | None = None
         if any(isinstance(limit, LearnedLimit) for limit in options.rate_limit):
-            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
-            self.learner.heard = self.wake
+            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock, self._heard)
+        self._learning: LearningPermits | None = None  # that the tasks of the job share
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
             self.held_failures = HeldFailures(options.breaker.window, self)
@@ -244,16 +244,16 @@ class Service:
 
     def _shared_permits(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> SharedPermits:
         """The permits of limits of the job."""
-        if (learner := self.learner) is None:
+        if self.learner is None:
             return SharedPermits(link, limits)
-        permits = LearningPermits(link, limits, learner)
+        self._learning = LearningPermits(link, limits, self.learner)
+        return self._learning
 
-        def heard() -> None:
-            permits.heard()
-            self.wake()
-
-        learner.heard = heard
-        return permits
+    def _heard(self) -> None:
+        """The service has told something of a limit."""
+        if self._learning is not None:
+            self._learning.heard()
+        self.wake()
 
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know of the service."""
