@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -156,7 +156,7 @@ class LearningGate(PermitGate):
 
     def __init__(
         self,
-        limits: Sequence[RateLimit],
+        limits: Mapping[int, RateLimit],
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
         learner: Learner,
@@ -172,7 +172,7 @@ class LearningGate(PermitGate):
             cost = attempt.costs[place]
             self._set_pace(place, learned, cost, now)
             if cost and (own := learned.opens(cost, now)) > opens:
-                opens, self.limit = own, self.limits[place]
+                opens, self.limit = own, self._labels[place]
                 self._learner.waits(learned, own - now)
         return opens - now if opens > now else super().wait(attempt, now)
 

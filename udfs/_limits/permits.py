@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from .block_size import BlockSize, nap_of
 from .coordinator import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
@@ -372,29 +372,29 @@ class PermitGate(Gate):
     """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
     Args:
-        limits: all of them.
-        own: the permits of the task's own limits, each with its place in `rate_limit`.
+        limits: those that are not by key, by their places in `rate_limit`.
+        own: the permits of the task's own limits, each with its place.
         shared: the places of the limits of the job, and their permits.
     """
 
     def __init__(
         self,
-        limits: Sequence[RateLimit],
+        limits: Mapping[int, RateLimit],
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> None:
-        self.limits = [*map(limit_label, limits)]
-        places = [*(place for place, _ in own), *(shared[0] if shared is not None else ())]
-        self.limit = self.limits[max(places, key=lambda place: limits[place].interval)]  # until it is known
-        self._credits = [*map(Credit, limits)]
-        self.follows_calls = any(limit.settle is not None for limit in limits)
+        self._labels = {place: limit_label(limit) for place, limit in limits.items()}
+        self.limits = [*self._labels.values()]
+        self.limit = limit_label(max(limits.values(), key=lambda limit: limit.interval))  # until it is known
+        self._credits = {place: Credit(limit) for place, limit in limits.items()}
+        self.follows_calls = any(limit.settle is not None for limit in limits.values())
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
         given = attempt.costs
         assert given is not None
-        costs = [max(0.0, cost - credit.left(now)) for cost, credit in zip(given, self._credits, strict=False)]
+        costs = {place: max(0.0, given[place] - credit.left(now)) for place, credit in self._credits.items()}
         own, own_costs = self._own, [costs[place] for place in self._places]
         if self._shared is None:
             wait = take(own, own_costs, now)
@@ -411,8 +411,8 @@ class PermitGate(Gate):
                 return None
             take(own, own_costs, now)
         if wait == 0.0:
-            for credit, cost, taken in zip(self._credits, given, costs, strict=False):
-                credit.use(cost - taken)
+            for place, credit in self._credits.items():
+                credit.use(given[place] - costs[place])
         return wait
 
     def follow(self, place: int, limit: RateLimit) -> None:
@@ -430,7 +430,7 @@ class PermitGate(Gate):
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
-        for credit in self._credits:
+        for credit in self._credits.values():
             credit.is_wanted = True
         if number is not None:
-            self.limit = self.limits[places[number]]
+            self.limit = self._labels[places[number]]

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from ..._limits.by_key import Key
 from ..._limits.gate import Aside, LineKey
 from .attempt import Attempt
 from .row import Row, RowState
@@ -110,6 +111,10 @@ class KeyLines:
                 line.timer.cancel()
                 line.timer = None
             self._ask_next(key, line)
+
+    def wake_key(self, place: int, key: Key) -> None:
+        """The limit at this place may let a key go on."""
+        self.wake((place, key))
 
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -20,16 +19,16 @@ from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
 from ..._limits.budget import TaskAmounts
-from ..._limits.by_key import Key
 from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
 from ..._limits.failures import FailureBudget, SharedFailures
 from ..._limits.gate import Aside, Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
-from ..._limits.key_gate import KeyGate, KeyTimes, OwnKeys
+from ..._limits.key_gate import KeyGate
 from ..._limits.learning import Learner, LearningGate, LearningPermits
+from ..._limits.own_limits import OwnLimits
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, Bucket, LearnedLimit, Line, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, LearnedLimit, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_amounts import shared_amounts
 from ..._limits.shared_keys import SharedKeys
@@ -182,18 +181,20 @@ class Service:
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> list[Gate]:
         """The gates of `rate_limit`: of what is not shared the permits are the task's own."""
+        own_limits = OwnLimits.of_loop()
         gates: list[Gate] = [
-            KeyGate(limit, place, shared_keys.get(place) or OwnKeys(limit, _times_of(limit)), aside.waiting)
+            KeyGate(limit, place, shared_keys.get(place) or own_limits.keys(limit), aside.waiting)
             for place, limit in enumerate(limits)
             if limit.by
         ]
-        places = [] if shared is None else shared[0]
-        own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if not (limit.by or place in places)]
-        if not (own or shared):
+        others = {place: limit for place, limit in enumerate(limits) if not limit.by}
+        if not others:
             return gates
+        places = [] if shared is None else shared[0]
+        own = [(place, own_limits.bucket(limit)) for place, limit in others.items() if place not in places]
         if self.learner is None:
-            return [*gates, PermitGate(limits, own, shared)]
-        return [*gates, LearningGate(limits, own, shared, self.learner)]
+            return [*gates, PermitGate(others, own, shared)]
+        return [*gates, LearningGate(others, own, shared, self.learner)]
 
     async def _shared_gates(
         self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
@@ -222,7 +223,7 @@ class Service:
         budgets: list[tuple[str, Gate]] = []
         names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
         for place, (budget, name) in enumerate(names, len(options.rate_limit)):
-            wake_key = partial(_wake_line, aside, place) if budget.by else lambda _: wake()
+            wake_key = partial(aside.wake_key, place) if budget.by else lambda _: wake()
             amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
@@ -231,7 +232,7 @@ class Service:
         of_job = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
         named = dict(zip(of_job, config.rates(limits), strict=True))
         shared_keys = {
-            place: owned(SharedKeys(link, *named[place], partial(_wake_line, aside, place)))
+            place: owned(SharedKeys(link, *named[place], partial(aside.wake_key, place)))
             for place in of_job
             if limits[place].by
         }
@@ -434,26 +435,3 @@ class Service:
             fatal.__cause__ = own
             self._operator.fail(fatal)
             return CallOutcome.NOTHING
-
-
-# The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
-_lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Line]] = weakref.WeakKeyDictionary()
-
-
-_key_times: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, KeyTimes]] = weakref.WeakKeyDictionary()
-
-
-def _times_of(limit: RateLimit) -> KeyTimes:
-    if limit.name is None:
-        return KeyTimes()
-    return _key_times.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, KeyTimes())
-
-
-def _wake_line(aside: KeyLines, place: int, key: Key) -> None:
-    aside.wake((place, key))
-
-
-def _bucket_of(limit: RateLimit) -> Bucket:
-    if limit.name is None:
-        return Bucket(limit)
-    return Bucket(limit, _lines.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, Line()))
