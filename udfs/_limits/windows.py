@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -76,8 +77,8 @@ def window_at(per: Per | None, time: float) -> Window:
         return WHOLE_TIME
     if per == "month":
         first = _utc(time).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        following = (first + timedelta(days=31)).replace(day=1)
-        return Window(first.timestamp(), following.timestamp(), f"{first:%Y-%m}")
+        start = first.timestamp()
+        return Window(start, start + monthrange(first.year, first.month)[1] * DAY, f"{first:%Y-%m}")
     length = DAY if isinstance(per, str) else per
     number = math.floor(time / length)
     number += time >= (number + 1) * length  # the quotient was rounded; each window begins where the last one ends
