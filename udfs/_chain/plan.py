@@ -34,6 +34,7 @@ from .._functions.options import EventLoop
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.watermarks import WatermarkGenerator, WatermarkStrategy
+from .._limits.rate_limit import check_names
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
@@ -63,7 +64,9 @@ class ChainPlan:
         return cls((source, StreamNode(factory, (source,), source.layout, None)))
 
     def __post_init__(self) -> None:
-        self.loop  # noqa: B018 - raises where the chain is planned, not on an executor
+        # Both raise where the chain is planned, not on an executor.
+        self.loop  # noqa: B018
+        check_names(limit for plan in self.functions for limit in plan.options.rate_limit)
 
     @property
     def threads(self) -> int:

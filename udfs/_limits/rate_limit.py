@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal
@@ -276,6 +276,19 @@ def limit_label(limit: RateLimit) -> str:
     }
     shown = (f"{name}={value}" for name, value in given.items() if value is not None)
     return f"{', '.join([limit._made_by, *shown])})"
+
+
+def check_names(limits: Iterable[RateLimit]) -> None:
+    """Raises OptionError for two limits of one name, which are one limit, of which one is by key."""
+    named = dict[tuple[str, Any], RateLimit]()
+    for limit in limits:
+        if limit.name is not None:
+            first = named.setdefault((limit.name, limit.scope), limit)
+            if (first.by is None) is not (limit.by is None):
+                raise OptionError(
+                    f"{limit_label(first)} and {limit_label(limit)} have one name, which makes them one limit, and "
+                    "only one of them has by=: give each a name of its own"
+                )
 
 
 def _period_label(period: float) -> str:
