@@ -285,6 +285,14 @@ local info = redis.pcall('INFO', 'server')  -- not every user may ask for it
 local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 """
 
+# For how many seconds the server has kept all that it was told, as far as is known; goes after RUN.
+UPTIME = """
+local stats, kept = redis.pcall('INFO', 'stats'), 0
+if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
+  kept = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
+"""
+
 # How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
 # line. So there are at most RATE questions in a second, and the tasks need not be counted.
 PACE_SCRIPT = (

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 
 from .block_size import BlockSize, nap_of
-from .coordinator import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
+from .coordinator import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator, PeriodicTask, TaskLink
 from .credit import Credit
 from .gate import AskingAttempt, Gate
 from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, take, tightest
@@ -84,12 +84,9 @@ end
 # keys: the limits. Arguments: time; for each limit the seconds before its first permits if the server began just now.
 OPEN = (
     _LINE
+    + UPTIME
     + """
-local stats, up = redis.pcall('INFO', 'stats'), 0
-if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
-  up = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-end
-for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - up), -math.huge) end
+for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - kept), -math.huge) end
 """
 )
 
