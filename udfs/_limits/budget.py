@@ -13,9 +13,10 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.failure import Failure
 from .._errors.figures import amount_
 from .._errors.safe import safe_repr
+from .._stores.key_ledgers import Window
 from .by_key import Key, by_label, key_names
 from .gate import Aside, AskingAttempt, Gate
-from .windows import Window, Windows, checked_per, per_label
+from .windows import Windows, checked_per, per_label
 
 CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats

@@ -5,34 +5,17 @@ from __future__ import annotations
 import math
 from calendar import monthrange
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from .._errors.checks import Seconds, seconds
 from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr
+from .._stores.key_ledgers import Window
 
 DAY = 86_400.0  # seconds; UTC has no others, as the clocks of computers leave out leap seconds
-MOMENT = 1e-3  # seconds
 SHORTEST = 1.0  # seconds: the clocks of tasks differ by some milliseconds
 
 Per = Literal["day", "month"] | float
-
-
-class Window(NamedTuple):
-    """A span of time: its first second since 1970, the one after its last, and what people are shown."""
-
-    start: float
-    end: float
-    name: str
-
-    @property
-    def key(self) -> str:
-        """Where its amounts are kept; empty for the whole time."""
-        return self.name and f"{self.start:.17g}"
-
-    def left(self, time: float) -> float | None:
-        """Seconds after which to ask for the next one, more than 0; None if it does not end."""
-        return None if math.isinf(self.end) else max(MOMENT, self.end - time)
 
 
 WHOLE_TIME = Window(-math.inf, math.inf, "")
