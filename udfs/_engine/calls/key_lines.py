@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 from ..._limits.by_key import Key
 from ..._limits.gate import Aside, LineKey
@@ -27,9 +27,6 @@ class KeyLine:
         self.asked: Attempt | None = None
         self.timer: asyncio.TimerHandle | None = None
 
-    def __iter__(self) -> Iterator[Attempt]:
-        yield from [*self._again, *self._new]
-
     def put(self, attempt: Attempt, *, is_first: bool) -> None:
         line = self._again if attempt.rows[0].attempts else self._new
         (line.appendleft if is_first else line.append)(attempt)
@@ -41,24 +38,12 @@ class KeyLine:
         line = self._again or self._new
         return line.popleft() if line else None
 
-    def take_out(self, row: Row) -> bool:
-        """Take out the attempt of a row, if it is there."""
-        for line in (self._again, self._new):
-            for attempt in line:
-                if attempt.rows[0] is row:
-                    line.remove(attempt)
-                    return True
-        return False
-
 
 class KeyLines:
     """The lines of all keys that are held back.
 
     Args:
         ask: lets an attempt ask its limits once more, soon.
-
-    Attributes:
-        count: attempts that are set aside.
     """
 
     # The first attempt of a key that asks in vain begins its line. Later ones of the key go behind it and ask nobody.
@@ -66,17 +51,23 @@ class KeyLines:
     # each line goes on until it is empty, and then there is none: no key is kept for its own sake.
     #
     # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
+    #
+    # _aside: of each row the attempt that is set aside; one in a line that is not here was taken out
 
     def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
         self._lines: dict[LineKey, KeyLine] = {}
-        self.count = 0
+        self._aside: dict[Row, Attempt] = {}
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def count(self) -> int:
+        """How many attempts are set aside."""
+        return len(self._aside)
+
+    @property
+    def rows(self) -> Sequence[Row]:
         """The rows that are set aside."""
-        for line in [*self._lines.values()]:
-            yield from (row for attempt in line for row in attempt.rows if row.state is RowState.ASIDE)
+        return [row for row in self._aside if row.state is RowState.ASIDE]
 
     def waiting(self, key: LineKey) -> int:
         """How many attempts of a key are aside."""
@@ -130,8 +121,8 @@ class KeyLines:
 
     def take_out(self, row: Row) -> None:
         """A row is not called, but may be put again."""
-        if any(line.take_out(row) for line in self._lines.values()):
-            self._count(-1)
+        del self._aside[row]
+        self._operator.waiting_has_changed()
 
     def close(self) -> None:
         """Stop all timers."""
@@ -140,21 +131,22 @@ class KeyLines:
                 line.timer.cancel()
 
     def _put(self, line: KeyLine, attempt: Attempt, *, is_first: bool) -> None:
-        for row in attempt.rows:
-            row.move(RowState.ASIDE)
+        (row,) = attempt.rows
+        row.move(RowState.ASIDE)
         line.put(attempt, is_first=is_first)
-        self._count(1)
+        self._aside[row] = attempt
+        self._operator.waiting_has_changed()
 
     def _ask_next(self, key: LineKey, line: KeyLine) -> None:
         while (attempt := line.pop()) is not None:
-            self._count(-1)
-            if attempt.rows[0].state is RowState.ASIDE:
+            (row,) = attempt.rows
+            if self._aside.get(row) is not attempt:
+                continue
+            del self._aside[row]
+            self._operator.waiting_has_changed()
+            if row.state is RowState.ASIDE:
                 line.asked, attempt.line = attempt, key
                 self._ask(attempt)
                 return
             self._operator.pump_soon()  # rows that are held may have waited for it
         del self._lines[key]
-
-    def _count(self, more: int) -> None:
-        self.count += more
-        self._operator.waiting_has_changed()
