@@ -352,7 +352,7 @@ class StoreSharing:
         # The rows that follow this one have it too.
         key: bytes = row.record.key
         assert found is not None
-        followers = self._flights.land(key, row)
+        followers = self._landing(key, row)
         self._end_lease(key)
         for one in (row, *followers):
             self._totals.shared_flights += 1
@@ -451,15 +451,20 @@ class StoreSharing:
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
-        followers = self._flights.land(key, row)
+        followers = self._landing(key, row)
         if self._stored.leases is not None:
             self._end_lease(key)
         _done(row, results)
         for follower in followers:
             self._totals.shared_flights += 1
             self._have(follower, found)
+
+    def _landing(self, key: bytes, row: Row) -> Sequence[Row]:
+        """End a flight with results, before its rows hold them: they would count twice else."""
+        followers = self._flights.land(key, row)
         if followers:
             self._operator.waiting_has_changed()
+        return followers
 
     def _end_lease(self, key: bytes) -> None:
         """Give back the lease of a key whose call is over, or is not made."""
@@ -469,7 +474,10 @@ class StoreSharing:
     def _leave_flight(self, key: bytes, row: Row) -> bool:
         """End a call without results; returns whether a row that followed it is called now."""
         leads = self._flights.leads(key, row)
+        following = self._flights.following
         heir = self._flights.leave(key, row)
+        if self._flights.following != following:
+            self._operator.waiting_has_changed()
         if heir is not None:
             self._calls.backlog.again([heir])
         elif leads:
