@@ -33,7 +33,7 @@ logger = logging.getLogger("asyncudf")
 TRIES = 4  # to send or to fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
 QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
-LONGEST_PAUSE = 60.0  # seconds, after a service did not answer
+LONGEST_SILENCE = 60.0  # seconds, after a service did not answer
 
 PartId = tuple[int, str]
 
@@ -240,7 +240,7 @@ class Writer:
             pause = event.weight
             if event.kind == "unclear":
                 tries = self._trouble(id_, f"cannot be sent: {event.text}")
-                pause = min(LONGEST_PAUSE, self._work.service.poll_every, float(2**tries))
+                pause = min(LONGEST_SILENCE, self._work.service.poll_every, float(2**tries))
             self._send_at = max(self._send_at, time.monotonic() + pause)
 
     def _trouble(self, id_: PartId, text: str) -> int:

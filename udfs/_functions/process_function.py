@@ -167,7 +167,7 @@ def checked_result(result: Any) -> Any:
     return result
 
 
-def plain_function(function: Any, method: str) -> str:
+def name_of_plain(function: Any, method: str) -> str:
     """The name of a function that `method` can take.
 
     Raises:
@@ -185,7 +185,7 @@ def plain_function(function: Any, method: str) -> str:
     return method if name == "<lambda>" else str(name)
 
 
-def process_function(function: Any) -> str:
+def name_of_process(function: Any) -> str:
     """The name of a function that `process` can take.
 
     Raises:

@@ -7,14 +7,14 @@ import weakref
 from collections import defaultdict
 
 from .key_gate import KeyTimes, OwnKeys
-from .rate_limit import Bucket, Line, RateLimit
+from .rate_limit import Bucket, LimitTime, RateLimit
 
 
 class OwnLimits:
     """The times of the limits of one event loop: those of one name, whatever their numbers, have one time."""
 
     def __init__(self) -> None:
-        self._lines = defaultdict[str, Line](Line)
+        self._times = defaultdict[str, LimitTime](LimitTime)
         self._keys = defaultdict[str, KeyTimes](KeyTimes)
 
     @classmethod
@@ -24,7 +24,7 @@ class OwnLimits:
 
     def bucket(self, limit: RateLimit) -> Bucket:
         """The permits of a limit."""
-        return Bucket(limit, None if limit.name is None else self._lines[limit.name])
+        return Bucket(limit, None if limit.name is None else self._times[limit.name])
 
     def keys(self, limit: RateLimit) -> OwnKeys:
         """The permits of each key of a limit by key."""

@@ -338,7 +338,7 @@ def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> 
     return max(latest, key=lambda number: costs[number] * permits[number].interval)
 
 
-class Line:
+class LimitTime:
     """The time of a limit, or of all limits of one name."""
 
     # empty_at: when there was, or will be, no permit left
@@ -358,15 +358,15 @@ class Bucket:
     (0.0, 0.1)
     """
 
-    # line.empty_at, one number, is the whole state. Since then a permit has come each `interval`, and never more than
+    # empty_at, one number, is the whole state. Since then a permit has come each `interval`, and never more than
     # `saved` are kept. A call that costs more begins when all are there, and leaves a debt. Any `t` seconds have at
     # most t / interval + saved permits, or one call's cost in place of `saved`.
     #
     # A call that waits is woken late. Permits that come between the time it waits for and its wake-up are kept beside
     # `saved`: these are the 2% that any second may have more.
 
-    def __init__(self, limit: RateLimit, line: Line | None = None) -> None:
-        self._line = line or Line()
+    def __init__(self, limit: RateLimit, time: LimitTime | None = None) -> None:
+        self._time = time or LimitTime()
         self.follow(limit)
 
     def follow(self, limit: RateLimit) -> None:
@@ -381,18 +381,18 @@ class Bucket:
         due = self._clamped(now) + min(cost, self._saved) * self.interval
         if due <= now + TIME_ROUNDING:
             return now
-        self._line.awaited = due
+        self._time.awaited = due
         return due
 
     def use(self, cost: float, now: float) -> None:
         """Take them, now that they are due."""
-        self._line.empty_at = self._clamped(now) + cost * self.interval
+        self._time.empty_at = self._clamped(now) + cost * self.interval
 
     def _clamped(self, now: float) -> float:
-        full, awaited = now, self._line.awaited
+        full, awaited = now, self._time.awaited
         if awaited <= now <= awaited + 2 * self._leeway:
             full = max(awaited, now - self._leeway)
-        return max(self._line.empty_at, full - self._saved * self.interval)
+        return max(self._time.empty_at, full - self._saved * self.interval)
 
 
 class LeasedPermits:

@@ -24,7 +24,7 @@ from .._errors.records import ERROR_FIELDS, Redact
 from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
 from .._functions.options import OnError, Options
-from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
+from .._functions.process_function import FlatMapFunction, MapFunction, name_of_plain, name_of_process
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
@@ -202,7 +202,7 @@ def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
 
 def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Redact | None) -> StreamNode:
     """The rows for which a function returns something true."""
-    name = plain_function(function, "filter")
+    name = name_of_plain(function, "filter")
     check_function_picklable(name, function)
     parent.layout.whole()  # raises where two columns of one name cannot be a dict
     return StreamNode(FilterFactory(name, function, redact), (parent,), parent.layout, parent.schema)
@@ -211,10 +211,10 @@ def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Reda
 def process_node(parent: StreamNode, method: str, function: Any, returns: Any, redact: Redact | None) -> StreamNode:
     """The rows that a plain function makes of each row; with the same columns unless `returns` names others."""
     if method == "process":
-        name = process_function(function)
+        name = name_of_process(function)
         process, function = function, None
     else:
-        name = plain_function(function, method)
+        name = name_of_plain(function, method)
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
     check_function_picklable(name, function or process)
     parent.layout.whole()

@@ -49,12 +49,12 @@ class Backlog:
     @property
     def later(self) -> int:
         """How many rows are in back-off, or aside."""
-        return len(self._backing_off) + self.aside.count
+        return len(self._backing_off) + len(self.aside.attempts)
 
     @property
     def is_waiting(self) -> bool:
         """Whether rows are ready, or will be."""
-        return bool(self.ready or self._backing_off or self.aside.count)
+        return bool(self.ready or self._backing_off or self.aside.attempts)
 
     @property
     def rows(self) -> Iterator[Row]:
@@ -126,6 +126,8 @@ class Backlog:
 
     def waits_for_more(self) -> bool:
         """Whether the rows to be called again are few, and should wait a little for others: each call costs permits."""
+        # Attempts behind the first one wait with it, also those that no other row joins: for `GATHERED_FOR` at most, as
+        # each row that waits for others has a timer that wakes the pool. What ends the wait before wakes it too.
         first = self.ready[0]
         if not (first.may_be_joined and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
             return False

@@ -35,7 +35,7 @@ from .row import Row, RowSharing, RowState, Trouble
 from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
 
-LONGEST_PAUSE = 0.01  # seconds
+LONGEST_TURN = 0.01  # seconds
 _NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
@@ -49,7 +49,7 @@ class Calls:
         asks: whether the function can ask which row it works on.
         backlog: attempts that are ready to begin, and rows in back-off.
         function: what is called for a row, if the function takes one row and returns one result; else None.
-        pause: seconds of calls that return at once, after which a slot yields to the event loop.
+        longest_turn: seconds of calls that return at once, after which a slot yields to the event loop.
     """
 
     # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
@@ -101,7 +101,7 @@ class Calls:
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         # No longer than a row or an attempt may take, or deadlines would be seen too late.
-        self.pause = min(LONGEST_PAUSE, options.timeout or math.inf, options.attempt_timeout or math.inf)
+        self.longest_turn = min(LONGEST_TURN, options.timeout or math.inf, options.attempt_timeout or math.inf)
         # The function, or a resource of it, may ask for its row; limits that are learned, for when the call began.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or asking or service.learner is not None
@@ -168,7 +168,7 @@ class Calls:
             self.backlog.put_back(attempt)
             raise
         if answer is True:
-            if attempt.line is not None:
+            if attempt.asks_for is not None:
                 aside.leaves(attempt)
             return True
         if answer is False:
@@ -533,7 +533,7 @@ class Calls:
             self._renew(row)  # it is late because its service is dead
         elif not row.is_decided and row.state is not RowState.HELD:
             self._time_out(row, is_first=is_first, is_last=is_last)
-        self.service.wake()  # it may have been the next, and the one behind it may cost less
+        self.service.reopen()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
     def _time_out(self, row: Row, *, is_first: bool, is_last: bool) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ..._limits.by_key import Key
-from ..._limits.gate import Aside, LineKey
+from ..._limits.gate import Aside, LimitKey
 from .attempt import Attempt
 from .row import Row, RowState
 from .slots import CallingOperator
@@ -17,7 +17,7 @@ class KeyLine:
     """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
 
     # asked: an attempt that has left the line to ask its limits once more; only a row that is called again passes it
-    # timer: after which the first asks again at the latest; None: not before `KeyLines.wake`
+    # timer: after which the first asks again at the latest; None: not before `KeyLines.ask_again`
 
     __slots__ = ("_again", "_new", "asked", "timer")
 
@@ -44,6 +44,9 @@ class KeyLines:
 
     Args:
         ask: lets an attempt ask its limits once more, soon.
+
+    Attributes:
+        attempts: those that are set aside, by their rows.
     """
 
     # The first attempt of a key that asks in vain begins its line. Later ones of the key go behind it and ask nobody.
@@ -51,31 +54,26 @@ class KeyLines:
     # each line goes on until it is empty, and then there is none: no key is kept for its own sake.
     #
     # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
-    #
-    # _aside: of each row the attempt that is set aside; one in a line that is not here was taken out
+    # One that is in a line and not in `attempts` was taken out.
 
     def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
-        self._lines: dict[LineKey, KeyLine] = {}
-        self._aside: dict[Row, Attempt] = {}
-
-    @property
-    def count(self) -> int:
-        """How many attempts are set aside."""
-        return len(self._aside)
+        self._lines: dict[LimitKey, KeyLine] = {}
+        self.attempts: dict[Row, Attempt] = {}
 
     @property
     def rows(self) -> Sequence[Row]:
         """The rows that are set aside."""
-        return [row for row in self._aside if row.state is RowState.ASIDE]
+        return [row for row in self.attempts if row.state is RowState.ASIDE]
 
-    def waiting(self, key: LineKey) -> int:
+    def waiting(self, key: LimitKey) -> int:
         """How many attempts of a key are aside."""
         return len(self._lines.get(key, ()))
 
     def holds(self, attempt: Attempt) -> bool:
         """Whether others of one of its keys are aside: then the attempt is behind them now."""
-        if attempt.line is None:  # one that is asked for one key asks for all: two lines would pass each other theirs
+        # One that is asked for one key asks for all: two lines would pass each other theirs.
+        if attempt.asks_for is None:
             for key in enumerate(attempt.keys):
                 if (line := self._lines.get(key)) is not None:
                     self._put(line, attempt, is_first=False)
@@ -85,16 +83,16 @@ class KeyLines:
     def set_aside(self, attempt: Attempt, answer: Aside) -> None:
         """A limit has held back the key of an attempt; if it is the first of the key, it asks again first."""
         key, seconds = answer
-        if is_first := attempt.line == key:
-            self._lines[key].asked = attempt.line = None
+        if is_first := attempt.asks_for == key:
+            self._lines[key].asked = attempt.asks_for = None
         else:
             self.leaves(attempt)
         line = self._lines.setdefault(key, KeyLine())
         self._put(line, attempt, is_first=is_first)
         if seconds is not None and line.asked is None and line.timer is None:
-            line.timer = self._operator.loop.call_later(seconds, self.wake, key)
+            line.timer = self._operator.loop.call_later(seconds, self.ask_again, key)
 
-    def wake(self, key: LineKey) -> None:
+    def ask_again(self, key: LimitKey) -> None:
         """The limit may let the key go on; may be called at any time, any number of times."""
         line = self._lines.get(key)
         if line is not None and line.asked is None:
@@ -103,25 +101,25 @@ class KeyLines:
                 line.timer = None
             self._ask_next(key, line)
 
-    def wake_key(self, place: int, key: Key) -> None:
+    def ask_again_at(self, place: int, key: Key) -> None:
         """The limit at this place may let a key go on."""
-        self.wake((place, key))
+        self.ask_again((place, key))
 
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""
         for key in enumerate(attempt.keys):
-            self.wake(key)
+            self.ask_again(key)
 
     def leaves(self, attempt: Attempt) -> None:
         """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""
-        if (key := attempt.line) is not None:
+        if (key := attempt.asks_for) is not None:
             line = self._lines[key]
-            line.asked = attempt.line = None
+            line.asked = attempt.asks_for = None
             self._ask_next(key, line)
 
     def take_out(self, row: Row) -> None:
         """A row is not called, but may be put again."""
-        del self._aside[row]
+        del self.attempts[row]
         self._operator.waiting_has_changed()
 
     def close(self) -> None:
@@ -134,18 +132,18 @@ class KeyLines:
         (row,) = attempt.rows
         row.move(RowState.ASIDE)
         line.put(attempt, is_first=is_first)
-        self._aside[row] = attempt
+        self.attempts[row] = attempt
         self._operator.waiting_has_changed()
 
-    def _ask_next(self, key: LineKey, line: KeyLine) -> None:
+    def _ask_next(self, key: LimitKey, line: KeyLine) -> None:
         while (attempt := line.pop()) is not None:
             (row,) = attempt.rows
-            if self._aside.get(row) is not attempt:
+            if self.attempts.get(row) is not attempt:
                 continue
-            del self._aside[row]
+            del self.attempts[row]
             self._operator.waiting_has_changed()
             if row.state is RowState.ASIDE:
-                line.asked, attempt.line = attempt, key
+                line.asked, attempt.asks_for = attempt, key
                 self._ask(attempt)
                 return
             self._operator.pump_soon()  # rows that are held may have waited for it

@@ -57,7 +57,7 @@ class Service:
     Attributes:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
-        closed_by: the gate that has turned a call away; no other call asks until `wake`.
+        closed_by: the gate that has turned a call away; no other call asks until `reopen`.
         held_failures: failed calls that may be excused; None: there is no breaker.
         failures: the budget of `max_failures`; None: there is none.
         spending: what attempts reserve, and do cost.
@@ -66,7 +66,7 @@ class Service:
     """
 
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
-    # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
+    # waits until `reopen`: so calls begin in their order, whichever slot asks for the next one.
     #
     # _holds_keys: the gate that was the last to hold back a key
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
@@ -181,9 +181,8 @@ class Service:
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> list[Gate]:
         """The gates of `rate_limit`: of what is not shared the permits are the task's own."""
-        own_limits = OwnLimits.of_loop()
         gates: list[Gate] = [
-            KeyGate(limit, place, shared_keys.get(place) or own_limits.keys(limit), aside.waiting)
+            KeyGate(limit, place, shared_keys.get(place) or OwnLimits.of_loop().keys(limit), aside.waiting)
             for place, limit in enumerate(limits)
             if limit.by
         ]
@@ -191,7 +190,8 @@ class Service:
         if not others:
             return gates
         places = [] if shared is None else shared[0]
-        own = [(place, own_limits.bucket(limit)) for place, limit in others.items() if place not in places]
+        buckets = OwnLimits.of_loop()
+        own = [(place, buckets.bucket(limit)) for place, limit in others.items() if place not in places]
         if self.learner is None:
             return [*gates, PermitGate(others, own, shared)]
         return [*gates, LearningGate(others, own, shared, self.learner)]
@@ -206,12 +206,12 @@ class Service:
             return shared
 
         operator, options, gates = self._operator, self._options, list[Gate]()
-        query, config, wake = identity.query, identity.config, self.wake
-        link = TaskLink(coordinator, identity.task, wake, operator.fail)
+        query, config = identity.query, identity.config
+        link = TaskLink(coordinator, identity.task, self.reopen, operator.fail)
 
         def health_changed() -> None:
             operator.health_changed()
-            wake()
+            self.reopen()
 
         # The breaker is of one query: the next one tries a service that this one has given up.
         news = dataclasses.replace(link, wake=health_changed)
@@ -223,7 +223,7 @@ class Service:
         budgets: list[tuple[str, Gate]] = []
         names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
         for place, (budget, name) in enumerate(names, len(options.rate_limit)):
-            wake_key = partial(aside.wake_key, place) if budget.by else lambda _: wake()
+            wake_key = partial(aside.ask_again_at, place) if budget.by else lambda _: self.reopen()
             amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
@@ -232,7 +232,7 @@ class Service:
         of_job = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
         named = dict(zip(of_job, config.rates(limits), strict=True))
         shared_keys = {
-            place: owned(SharedKeys(link, *named[place], partial(aside.wake_key, place)))
+            place: owned(SharedKeys(link, *named[place], partial(aside.ask_again_at, place)))
             for place in of_job
             if limits[place].by
         }
@@ -254,7 +254,7 @@ class Service:
         """The service has told something of a limit."""
         if self._learning is not None:
             self._learning.heard()
-        self.wake()
+        self.reopen()
 
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know of the service."""
@@ -279,7 +279,7 @@ class Service:
     # An attempt begins and ends.
 
     def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool | Aside:
-        """Let an attempt begin in this slot; False if none may before `wake`, `Aside` if those of its key may not."""
+        """Let an attempt begin in this slot; False if none may before `reopen`, `Aside` if those of its key may not."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
         for gate in self._gates:
@@ -302,7 +302,7 @@ class Service:
         self.closed_by, self._since = gate, now
         self._counters.account.enter(gate.state)
         if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(seconds, TIME_ROUNDING), self.wake)
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, TIME_ROUNDING), self.reopen)
         self._operator.calls_wait()
 
     async def reopened(self) -> None:
@@ -314,7 +314,7 @@ class Service:
             self._woken = None
             self._open()
 
-    def wake(self) -> None:
+    def reopen(self) -> None:
         """Let the next call ask again; may be called at any time, any number of times."""
         if self._woken is None:
             self._open()
@@ -384,7 +384,7 @@ class Service:
     def slot_is_free(self) -> None:
         """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""
         if self.closed_by is not None and self.closed_by.follows_calls:
-            self.wake()
+            self.reopen()
 
     # What is known of it.
 
