@@ -81,10 +81,13 @@ def normalized(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def as_normalized(column: pa.Array) -> pa.Array:
-    """The column in its normalized type, without a copy."""
+    """The column in its normalized type, without a copy where it is whole."""
     arrow_type = normalized(column.type)
-    # To cast a map with arrays as keys ends the process before pyarrow 17.
-    return column if arrow_type == column.type else column.view(arrow_type)
+    if arrow_type == column.type:
+        return column
+    if column.offset:  # `view` would skip the first rows of void in a struct once more, and end the process behind them
+        column = pa.concat_arrays([column])
+    return column.view(arrow_type)  # to cast a map with arrays as keys ends the process before pyarrow 17
 
 
 def rows_of(
