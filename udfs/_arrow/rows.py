@@ -95,11 +95,7 @@ def rows_of(
 ) -> Iterator[Any]:
     """A function's input, row by row: a tuple of arguments, or with `names` a dict.
 
-    Args:
-        declared: the declared types of the columns, where they may have objects; None for one that is not declared.
-
-    Raises:
-        AsyncUDFError: a value has no Python form, such as a timestamp in the year 10000.
+    `declared`: the types, where columns may have objects. AsyncUDFError for a moment such as one in the year 10000.
     """
     values = []
     for i, (column, arrow_type) in enumerate(zip(columns, declared or repeat(None), strict=False)):

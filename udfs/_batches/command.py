@@ -12,12 +12,7 @@ from .submission import Submission
 
 
 def show_batches(state: str, wait: float | None, only_look: bool, as_json: bool, write: Callable[[str], None]) -> int:
-    """Print how far a submission is; returns 0 if it is done, 75 if it is not, and 1 for an error.
-
-    Args:
-        wait: seconds to wait until it is done; None: one round.
-        only_look: fetch nothing, and submit nothing again.
-    """
+    """Print how far it is, after up to `wait` seconds; returns 0 if it is done, 75 if it is not, and 1 for an error."""
     try:
         submission = Submission.open(state)
         status = submission.status() if only_look else submission.wait(timeout=wait or 0, progress=bool(wait))

@@ -61,12 +61,7 @@ class Folder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Submitted:
-    """What was submitted, as all who read or write the state know it.
-
-    Args:
-        declared: the Arrow types of the arguments.
-        requests: about how many distinct requests there are.
-    """
+    """What was submitted, as all who read or write the state know it: about so many distinct requests."""
 
     folder: Folder
     work: Work
@@ -88,12 +83,9 @@ class Writer:
     """Goes on with a submission, a round at a time.
 
     Args:
-        owner: the right to do so.
-        store: gets the results; None: none.
         reparses: whether answers that could not be read are read again first.
 
     Attributes:
-        progress: how far it is.
         states: what the service has said last about each job at work.
     """
 
@@ -186,7 +178,6 @@ class Writer:
     # Sending.
 
     def _next_wave(self) -> list[Part]:
-        """The parts that may be sent now."""
         if self.progress.is_cancelled:
             return []
         service, budgets = self._work.service, self._work.budgets
@@ -254,7 +245,6 @@ class Writer:
     # Settling.
 
     def _settle(self) -> None:
-        """Fetch what is over."""
         over = [self._over(part, JobState.CANCELLED) for part in self._never_sent()]
         sent, refused = self.progress.of("sent"), list[Event]()
         told = self._submitted.told(sent)

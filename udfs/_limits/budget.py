@@ -193,8 +193,7 @@ MOST_UNTOLD = 5
 class SharedAmount(Protocol):
     """What is left of a budget, or of it in one window for one key: see `TaskBudget` and `SharedBudget`.
 
-    Attributes:
-        is_newly_spent: the next call that it turns away is the first, of those of all tasks.
+    `is_newly_spent`: the next call that it turns away is the first, of those of all tasks.
     """
 
     is_newly_spent: bool
@@ -208,11 +207,7 @@ class SharedAmount(Protocol):
 
 
 class Amounts(Protocol):
-    """The amounts of a budget: one for each key, in the window of now.
-
-    Attributes:
-        is_settled: whether what is reserved of them may come back.
-    """
+    """The amounts of a budget: one for each key, in the window of now; `is_settled`: what is reserved may come back."""
 
     is_settled: bool
 
@@ -224,11 +219,7 @@ class Amounts(Protocol):
 
 
 class TaskAmounts:
-    """The amounts of a budget in a task that is the whole job.
-
-    Args:
-        time: seconds since 1970.
-    """
+    """The amounts of a budget in a task that is the whole job, by the `time` since 1970."""
 
     # _amounts: those of the window that were asked for
 

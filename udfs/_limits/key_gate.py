@@ -15,8 +15,7 @@ FEW = 1_000  # keys: whether fewer are still in use is not looked at
 class KeyPermits(Protocol):
     """The permits of each key: `OwnKeys` of a task, or `SharedKeys` of all tasks.
 
-    Attributes:
-        is_full: no other key may be asked for now; the task is woken when one may.
+    `is_full`: no other key may be asked for now; the task is woken when one may.
     """
 
     @property

@@ -368,10 +368,8 @@ class SharedPermits(PeriodicTask):
 class PermitGate(Gate):
     """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
-    Args:
-        limits: those that are not by key, by their places in `rate_limit`.
-        own: the permits of the task's own limits, each with its place.
-        shared: the places of the limits of the job, and their permits.
+    The limits that are not by key are named by their places in `rate_limit`: of each the permits are the task's own, or
+    `shared` by all.
     """
 
     def __init__(

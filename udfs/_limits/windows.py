@@ -22,11 +22,7 @@ WHOLE_TIME = Window(-math.inf, math.inf, "")
 
 
 def checked_per(value: Seconds | Literal["day", "month"] | None) -> Per | None:
-    """The length of windows that a budget gives; a day in seconds is "day" too.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """The length of windows that a budget gives, where a day in seconds is "day" too; OptionError if it is none."""
     if value is None or value in ("day", "month"):
         return value  # type: ignore[return-value]
     if isinstance(value, str) or not isinstance(value, (int, float, timedelta)):
@@ -75,11 +71,7 @@ def _utc(time: float) -> datetime:
 
 
 class Windows:
-    """The window of now, which only moves forward: a clock that is set back opens none again.
-
-    Args:
-        per: the length of each; None: there is one, the whole time.
-    """
+    """The window of now, which only moves forward: a clock that is set back opens none again."""
 
     def __init__(self, per: Seconds | Literal["day", "month"] | None) -> None:
         self._per: Per | None = checked_per(per)

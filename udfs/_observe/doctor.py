@@ -63,7 +63,6 @@ class Finding:
 
 
 def as_text(finding: Finding) -> str:
-    """A finding as people read it: a line, and a second one with what fixes it."""
     line = f"{finding.status:<5} {_visible(finding.name):<22} {_visible(finding.found)}"
     return f"{line}\n{'':<28} -> {_visible(finding.fix)}" if finding.fix else line
 
@@ -74,7 +73,6 @@ def _visible(text: str) -> str:
 
 
 def exit_status(findings: Iterable[Finding]) -> int:
-    """0 if work can go on, 1 if something fails."""
     return int(any(finding.status == "fail" for finding in findings))
 
 
@@ -158,7 +156,7 @@ def fits(version: str, required: Requirement) -> bool:
 
 
 def version_of(package: str) -> str:
-    """The installed version of a package; empty if it is not installed."""
+    """The installed version; empty if it is not installed."""
     try:
         return importlib.metadata.version(package) or ""
     except importlib.metadata.PackageNotFoundError:
@@ -231,7 +229,6 @@ def look_at(program: str, names: Sequence[str] = ()) -> tuple[str, str, list[str
 
 
 def check_open_files(capacity: int) -> list[Finding]:
-    """The limits of open files in a process against the calls of one task."""
     if sys.platform == "win32":
         return []
     import resource

@@ -91,11 +91,7 @@ def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) ->
 
 
 def plan_declared_function(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function_offline`, for a process without a driver; the result is of a type that is known.
-
-    Raises:
-        FunctionError: it is not.
-    """
+    """As `plan_function_offline`, for a process without a driver; FunctionError for a type that is not known."""
     function_plan = plan_function_offline(spec, options, returns)
     if function_plan.declared is None:
         raise _not_inferred(spec)
@@ -191,7 +187,6 @@ def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name
 
 
 def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
-    """The same rows with event times and watermarks."""
     position = schemas.watermark_position(strategy, parent.schema.fields)
     if strategy.source is WatermarkSource.NOTHING and not parent.layout.is_source:
         raise FunctionError(
@@ -224,7 +219,6 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
 
 
 def union_node(parents: Sequence[StreamNode]) -> StreamNode:
-    """The rows of several streams of the same columns."""
     # Columns must agree in name, type and order. To reorder them silently would be one more rule; `map` does it.
     wanted = [(field.name, schemas.as_nullable(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:

@@ -35,12 +35,7 @@ def keeps_ledgers(store: ResultStore | None) -> bool:
 async def kept_beside(
     store: ResultStore | None, budget: str, on_redis: Callable[[Any, str], Kept], in_folder: Callable[[Path], Kept]
 ) -> AsyncIterator[Kept | None]:
-    """The ledger of a budget while the block runs; None beside a store that does not outlast its application.
-
-    Args:
-        on_redis: makes the ledger, with a client and under a name.
-        in_folder: makes it in a folder of its own.
-    """
+    """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
     location = location_of(store)
     if isinstance(location, RedisServer):
         client = location.client()
@@ -66,7 +61,6 @@ class RedisLedger:
         self._client, self._key = client, key
 
     async def spent_before(self, run: str) -> float:
-        """What other runs have spent."""
         entries = await self._client.hgetall(self._key)
         return sum(float(entry.split()[1]) for name, entry in entries.items() if name.decode() != run)
 
