@@ -205,11 +205,7 @@ class Chain:
         self.head.end_of_input()
 
     async def run(self) -> None:
-        """Open all operators, work until everything is emitted, close them.
-
-        Raises:
-            AsyncUDFError: a row failed, or an operator could not be opened or closed.
-        """
+        """Open all operators, work until everything is emitted, close them; AsyncUDFError if a row or a step failed."""
         self._sampler.start()
         try:
             async with contextlib.AsyncExitStack() as stack:

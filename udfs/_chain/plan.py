@@ -53,11 +53,9 @@ class ChainPlan:
 
     @classmethod
     def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
-        """A function alone: a column, a table function, the test kit.
+        """A function alone: a column, a table function, the test kit; of columns with these names and Arrow types.
 
-        Args:
-            names: of the columns that it reads.
-            arrow_types: of these columns; None where they are not declared.
+        These are None where they are not declared.
         """
         source = StreamNode(None, (), RowLayout(tuple(names), tuple(arrow_types)), None)
         factory = WaitFactory(plan, tuple(range(len(arrow_types))), tuple(names))

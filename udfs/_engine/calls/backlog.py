@@ -97,11 +97,7 @@ class Backlog:
                 return
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, as_one: bool) -> None:
-        """Let rows be ready after so many seconds, which is before their deadlines.
-
-        Args:
-            as_one: as one attempt, which no other row joins; else each waits for others to be called with.
-        """
+        """Let rows be ready after so many seconds, before their deadlines: `as_one` attempt, or each for itself."""
         for row in rows:
             row.move(RowState.BACKING_OFF)
         self._backing_off.update(rows)

@@ -261,11 +261,7 @@ class Calls:
             self._end(attempt, None if results is None else [results], failure)
 
     def _end(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None) -> None:
-        """An attempt has ended, in time or not.
-
-        Args:
-            failure: of the attempt as a whole; None if each row has an outcome of its own.
-        """
+        """An attempt has ended, in time or not; `failure`: as a whole, else each row has an outcome of its own."""
         now = self.clock()
         attempt.slot.attempt = None
         limit = None if self.attempt_deadlines.delay is None else self.attempt_deadlines.stop(attempt)
@@ -285,7 +281,7 @@ class Calls:
             self._decide(attempt, results, failure, now)
 
     def _cut(self, attempt: Attempt) -> None:
-        """An attempt is given up: nobody waits for its end."""
+        """Nobody waits for the end of an attempt."""
         attempt.slot.attempt = None
         self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
@@ -306,9 +302,7 @@ class Calls:
     def _decide(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None, now: float) -> None:
         """An attempt has ended: each of its rows is done, or goes on.
 
-        Args:
-            results: as the function gave them; an exception where a row has one.
-            failure: of the attempt as a whole; None if each row has an outcome of its own.
+        `results`: as the function gave them, an exception where a row has one; `failure`: of the attempt as a whole.
         """
         rows, numbers = attempt.rows, list[int]()
         if len(rows) > 1 or not rows[0].counts:
@@ -370,8 +364,7 @@ class Calls:
     ) -> None:
         """These rows of an attempt have failed: they are called again, alone or together, or have failed for good.
 
-        Args:
-            results: empty if the attempt has failed as a whole; then all rows have one failure.
+        Without `results` the attempt has failed as a whole, and all rows have one failure.
         """
         # Rows that have come the same way, and have failed together, are decided about once.
         is_whole = not results
@@ -619,7 +612,6 @@ class Calls:
     # Figures, and the end.
 
     def count_open(self) -> None:
-        """Bring up to date how long the open calls have taken."""
         self.counts.count_open(self._open_rows(), self._attempts())
 
     def abandon(self) -> None:
@@ -633,7 +625,6 @@ class Calls:
                 self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
 
     def _attempts(self) -> list[Attempt]:
-        """The attempts that are under way."""
         return [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
 
     def _open_rows(self) -> list[Row]:
@@ -643,7 +634,6 @@ class Calls:
         return found + [row for row in waiting if not row.is_decided]
 
     def close(self) -> None:
-        """Stop all timers."""
         self.backlog.aside.close()
         self.deadlines.close()
         self.attempt_deadlines.close()

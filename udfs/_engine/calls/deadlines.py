@@ -17,10 +17,7 @@ Watched = TypeVar("Watched")
 class Deadlines(Generic[Watched]):
     """Many deadlines with one timer. All have the same delay, so they come in the order of their starts; few move.
 
-    Args:
-        clock: seconds.
-        delay: in seconds; None watches nothing.
-        expire: called with each one whose time has passed; must not raise.
+    Without a delay nothing is watched. `expire` is called with each one whose time has passed; must not raise.
     """
 
     # A timer for each would cost a push to the loop's heap and a cancellation. With one delay for all the timer is set
@@ -85,7 +82,6 @@ class Deadlines(Generic[Watched]):
         return when
 
     def close(self) -> None:
-        """Stop all deadlines."""
         self.unmoved.clear()
         self._moved.clear()
         self._numbered.clear()
@@ -94,7 +90,6 @@ class Deadlines(Generic[Watched]):
             self.timer.cancel()
 
     def watch_for(self, when: float) -> None:
-        """Set the timer."""
         if self.timer is not None:
             self.timer.cancel()
         self._fires = when

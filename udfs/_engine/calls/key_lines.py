@@ -123,7 +123,6 @@ class KeyLines:
         self._operator.waiting_has_changed()
 
     def close(self) -> None:
-        """Stop all timers."""
         for line in self._lines.values():
             if line.timer is not None:
                 line.timer.cancel()

@@ -49,8 +49,7 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
 def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
     """Makes a function that takes what the coroutine of a function of one row and one result has returned.
 
-    Args:
-        complete: gives a row the only result of its first attempt, and emits what may leave.
+    `complete` gives a row the only result of its first attempt, and emits what may leave.
     """
     # The first attempt of its row has ended in time, and the result is all that there is to it.
     clock, validate, latencies, service, asks = calls.clock, calls.validate, calls.latencies, calls.service, calls.asks

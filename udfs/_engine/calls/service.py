@@ -136,14 +136,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def running(self, aside: KeyLines) -> AsyncIterator[None]:
-        """While the block runs, attempts meet the limits.
-
-        Args:
-            aside: the attempts that are set aside.
-
-        Raises:
-            FatalError: at the end, when all rows are done and too many have failed.
-        """
+        """While the block runs, attempts meet the limits; FatalError at its end if too many rows have failed."""
         async with contextlib.AsyncExitStack() as stack:
             if self._identity is None:
                 gates = self._own_gates(aside)
@@ -165,7 +158,6 @@ class Service:
     # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
 
     def _own_gates(self, aside: KeyLines) -> list[Gate]:
-        """The gates of a task that is the whole job."""
         options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
@@ -244,7 +236,6 @@ class Service:
         return gates
 
     def _shared_permits(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> SharedPermits:
-        """The permits of limits of the job."""
         if self.learner is None:
             return SharedPermits(link, limits)
         self._learning = LearningPermits(link, limits, self.learner)

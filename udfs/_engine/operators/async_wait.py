@@ -53,8 +53,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     Args:
         validate: checks and converts each result; raises ResultError for a result of another type.
         codec: for vectorized functions.
-        sizes: how many bytes a row holds, for `options.max_buffered_bytes`.
-        batches: those of the task.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
         rng: for the jitter of delays.
@@ -164,11 +162,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Open the function; at the end of the block wait until everything is emitted, close, and end the output.
-
-        Raises:
-            AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
-        """
+        """Open the function; at the end of the block wait until everything is emitted, close, and end the output."""
         async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
             async with contextlib.AsyncExitStack() as stack:
                 learner = self._service.learner
@@ -289,10 +283,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Rows enter.
 
     def _take(self, *, may_call: bool) -> Row | None:
-        """Take elements out of the input, each into its place, up to the first row that is to be called.
+        """Take elements out of the input, each into its place, up to the first row that is to be called; returns that.
 
-        Returns:
-            That row; without `may_call` it stays in the input if it was known to be one.
+        Without `may_call` it stays in the input if it was known to be one.
         """
         queue, source, sharing, entries = self._queue, self._buffer, self._sharing, self._queue.entries
         has_others = False
@@ -453,8 +446,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     async def _call_rows(self, slot: CallSlot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
 
-        Returns:
-            Whether there may be more rows, after a pause; else there is none now, or no place.
+        Returns whether there may be more rows, after a pause; else there is none now, or no place.
         """
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
@@ -518,8 +510,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     async def _call_each(self, slot: CallSlot) -> bool:
         """Make one attempt after another, as the limits let them begin.
 
-        Returns:
-            Whether there may be more, after a pause; else there is no call, or a limit holds it back.
+        Returns whether there may be more, after a pause; else there is no call, or a limit holds it back.
         """
         calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it

@@ -28,11 +28,7 @@ def record_of(element: InputElement) -> StreamElement:
 
 
 class InputBuffer:
-    """Batches of elements, in order; asks for another batch when the last one begins.
-
-    Args:
-        request_batch: asks for one more batch.
-    """
+    """Batches of elements, in order; asks for another batch when the last one begins."""
 
     # Batches stay iterators, and `current` is open to `_call_rows`, so that taking a row costs one step of a C
     # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
@@ -178,11 +174,7 @@ class InputBuffer:
 class MicroBatch:
     """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
 
-    Args:
-        bounds: of a batch.
-        weight_of: the weight of a row; None: it has failed.
-        linger: seconds after which a batch is ready though not full; None: never.
-        wake: called when that time has come.
+    `linger`: seconds after which it is ready though not full, when `wake` is called; None: never.
     """
 
     # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
@@ -221,12 +213,7 @@ class MicroBatch:
         return is_full or self._has_waited
 
     def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
-        """The next call: of a full batch, or of a partial one that must not wait any longer; else None.
-
-        Args:
-            next_row: a row that is in the queue already, None if there is none now.
-            is_starved: whether nothing can join the batch any more.
-        """
+        """The next call: of a full batch, or of a partial one that waits no longer, or that none can join."""
         while not self.is_ready:
             row = next_row()
             if row is not None:

@@ -27,13 +27,9 @@ class ClaimPace:
         self.ahead, self._claimed, self._last = 1, 0, (0.0, 0)
 
     def claimed(self, attempts: int, *, began: float, ready: int, seconds: float, most: int) -> None:
-        """So many attempts were claimed.
+        """So many attempts were claimed, from `began` on, when others were `ready` to begin.
 
-        Args:
-            began: when.
-            ready: how many waited to begin then.
-            seconds: after which a claim is old.
-            most: how many may wait at most.
+        So many seconds after that a claim is old; at most so many may wait.
         """
         (last, before), gone = self._last, self._claimed - ready
         soon = math.ceil(seconds * (gone - before) / max(began - last, 1e-6))

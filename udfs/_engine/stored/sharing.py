@@ -97,11 +97,7 @@ class Claims:
         return formed < self._pace.ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
 
     def claim(self, attempt: Attempt) -> bool:
-        """Decide soon about an attempt that has to be claimed: there are leases, or it was looked up long ago.
-
-        Returns:
-            Whether it has to be.
-        """
+        """Decide soon about an attempt that has to be claimed, and return True: leased, or looked up long ago."""
         if self._stored.leases is None and attempt.rows[0].record.looked_up + LOOKUP_AGE >= self._clock():
             return False
         for row in attempt.rows:
@@ -440,8 +436,7 @@ class StoreSharing:
     def _land(self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None) -> None:
         """The outcome is in the store: all rows that have waited for it are done.
 
-        Args:
-            found: what rows have that find it there.
+        `found`: what rows have that find it there.
         """
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
