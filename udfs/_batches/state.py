@@ -147,12 +147,12 @@ class StateFolder:
         with self._settings():
             written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
             written.mode("overwrite").parquet(self._at("rows"))
-        return {name: int(value or 0) for name, value in seen.get.items()}
+        return _numbers(seen.get)
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
         """The figures of rows that are not written."""
         with self._settings():
-            return {name: int(value or 0) for name, value in keyed.agg(*_figures(keyed)).collect()[0].asDict().items()}
+            return _numbers(keyed.agg(*_figures(keyed)).collect()[0].asDict())
 
     def rows(self) -> DataFrame:
         return self._load(self._at("rows"), self._row_schema())
@@ -395,15 +395,14 @@ def _figures(keyed: DataFrame) -> list[Any]:
     ]
 
 
+def _numbers(figures: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(value or 0) for name, value in figures.items()}
+
+
 def _rank(kind: str) -> Any:
-    rank = sf.lit(len(KINDS))
-    for place, name in enumerate(KINDS):
-        rank = sf.when(sf.col(kind) == name, place).otherwise(rank)
-    return rank.alias("rank")
+    ranks = (sf.when(sf.col(kind) == name, place) for place, name in enumerate(KINDS))
+    return sf.coalesce(*ranks, sf.lit(len(KINDS))).alias("rank")
 
 
 def _struct(fields: Mapping[str, Any]) -> spark.StructType:
-    struct = spark.StructType()
-    for name, data_type in fields.items():
-        struct = struct.add(name, data_type, True)
-    return struct
+    return functools.reduce(lambda struct, field: struct.add(*field), fields.items(), spark.StructType())

@@ -12,7 +12,7 @@ from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.figures import amount_, count, things
 from .._stores.base import ResultStore
 from .journal import REUSED, Event, Part, Progress
-from .owner import Owner
+from .owner import Journal, Owner
 from .service import JobState
 from .state import PARTS_AT_ONCE
 from .tasks import (
@@ -38,17 +38,13 @@ LONGEST_SILENCE = 60.0  # seconds, after a service did not answer
 PartId = tuple[int, str]
 
 
-class Folder(Protocol):
+class Folder(Journal, Protocol):
     """The state, as far as going on with a submission needs it; `StateFolder` says what each method does."""
 
-    @property
-    def path(self) -> str: ...
     @property
     def slots(self) -> int: ...
     @property
     def sends_one_by_one(self) -> bool: ...
-    def events(self) -> list[Event]: ...
-    def add(self, events: Sequence[Event]) -> None: ...
     def look_up(self, task: LookupTask) -> list[Event]: ...
     def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]: ...
     def send(self, parts: Sequence[str], task: SendTask) -> list[Event]: ...
