@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from ..._limits.by_key import Key
@@ -22,21 +22,24 @@ class KeyLine:
     __slots__ = ("_again", "_new", "asked", "timer")
 
     def __init__(self) -> None:
-        self._again: deque[Attempt] = deque()
-        self._new: deque[Attempt] = deque()
+        # Most keys have one attempt here, for which a deque has room for 64.
+        self._again: OrderedDict[Attempt, None] = OrderedDict()
+        self._new: OrderedDict[Attempt, None] = OrderedDict()
         self.asked: Attempt | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def put(self, attempt: Attempt, *, is_first: bool) -> None:
         line = self._again if attempt.rows[0].attempts else self._new
-        (line.appendleft if is_first else line.append)(attempt)
+        line[attempt] = None
+        if is_first:
+            line.move_to_end(attempt, last=False)
 
     def __len__(self) -> int:
         return len(self._again) + len(self._new)
 
     def pop(self) -> Attempt | None:
         line = self._again or self._new
-        return line.popleft() if line else None
+        return line.popitem(last=False)[0] if line else None
 
 
 class KeyLines:
