@@ -41,6 +41,10 @@ class KeyLine:
         line = self._again or self._new
         return line.popitem(last=False)[0] if line else None
 
+    def take_out(self, attempt: Attempt) -> None:
+        for line in (self._again, self._new):
+            line.pop(attempt, None)
+
 
 class KeyLines:
     """The lines of all keys that are held back.
@@ -57,7 +61,6 @@ class KeyLines:
     # each line goes on until it is empty, and then there is none: no key is kept for its own sake.
     #
     # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
-    # One that is in a line and not in `attempts` was taken out.
 
     def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
@@ -122,7 +125,10 @@ class KeyLines:
 
     def take_out(self, row: Row) -> None:
         """A row is not called, but may be put again."""
-        del self.attempts[row]
+        attempt = self.attempts.pop(row)
+        for key in enumerate(attempt.keys):
+            if (line := self._lines.get(key)) is not None:
+                line.take_out(attempt)
         self._operator.waiting_has_changed()
 
     def close(self) -> None:
@@ -140,8 +146,6 @@ class KeyLines:
     def _ask_next(self, key: LimitKey, line: KeyLine) -> None:
         while (attempt := line.pop()) is not None:
             (row,) = attempt.rows
-            if self.attempts.get(row) is not attempt:
-                continue
             del self.attempts[row]
             self._operator.waiting_has_changed()
             if row.state is RowState.ASIDE:
