@@ -182,12 +182,12 @@ class StreamElementQueue(ABC):
     # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
     # nothing to lock and nothing to await, and a test can step through it on plain values.
     #
-    # line: a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
+    # entries: a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
     # most: how many entries may be inside now: capacity, or fewer while they hold much memory; there may be more inside
     # memory: counts what each row that is put from now on holds; None: the rows are not counted one by one
     # entry_class: of the entries of records; an operator has one that knows more of its rows
 
-    line: Any
+    entries: Any
     most: int
     memory: Memory | None
     entry_class: type[RecordEntry]
@@ -207,16 +207,16 @@ class StreamElementQueue(ABC):
     @property
     def places(self) -> int:
         """How many entries may be put now."""
-        return max(0, self.most - len(self.line))
+        return max(0, self.most - len(self.entries))
 
     def try_put(self, element: StreamElement) -> Entry | None:
-        """Put an element at the end of the line.
+        """Put an element behind all others.
 
         Returns the entry that the caller completes, or None, without any change, when the queue is full.
         """
         if not isinstance(element, ELEMENT_TYPES):
             raise TypeError(f"a queue holds stream elements, not {type(element).__name__}; wrap rows in StreamRecord")
-        if len(self.line) >= self.most:
+        if len(self.entries) >= self.most:
             return None
         return self.put_record(element) if isinstance(element, StreamRecord) else self.put_marker(element)
 
@@ -234,7 +234,7 @@ class StreamElementQueue(ABC):
         Raises:
             ValueError: there are more records than places, or not as many results; nothing is put then.
         """
-        if not len(records) == len(results) <= self._capacity - len(self.line):
+        if not len(records) == len(results) <= self._capacity - len(self.entries):
             raise ValueError(f"{len(records)} records and {len(results)} results for {self.places} places")
         for record, result in zip(records, results, strict=True):
             self.put_record(record).complete((result,))
@@ -270,11 +270,11 @@ class StreamElementQueue(ABC):
 
     def values(self) -> list[StreamElement]:
         """The elements not yet emitted, in arrival order: what a snapshot must hold."""
-        return [entry.element for entry in self.line]
+        return [entry.element for entry in self.entries]
 
     def __len__(self) -> int:
         """How many entries are inside."""
-        return len(self.line)
+        return len(self.entries)
 
     def is_empty(self) -> bool:
         """Whether nothing is inside."""
@@ -292,11 +292,11 @@ class OrderedStreamElementQueue(StreamElementQueue):
     True
     """
 
-    # One line is enough: only its head is ever looked at, and completing an entry changes nothing but the entry itself.
+    # Only the head is ever looked at, and completing an entry changes nothing but the entry itself.
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self.line: deque[Entry] = deque()  # nothing in it was emitted
+        self.entries: deque[Entry] = deque()  # nothing in it was emitted
 
     def put_record(self, record: AnyRecord) -> Any:
         entry = _new_entry(self.entry_class)
@@ -306,30 +306,30 @@ class OrderedStreamElementQueue(StreamElementQueue):
         entry._memory = memory = self.memory
         if memory is not None:
             entry._held_bytes = memory.hold_row(record)
-        self.line.append(entry)
+        self.entries.append(entry)
         return entry
 
     def put_marker(self, marker: StreamElement) -> Entry:
         entry = _MarkerEntry(marker)
-        self.line.append(entry)
+        self.entries.append(entry)
         return entry
 
     def has_completed_elements(self) -> bool:
-        return bool(self.line) and self.line[0].is_done
+        return bool(self.entries) and self.entries[0].is_done
 
     def emit_completed_elements(self, output: Output, limit: int) -> int:
-        line, emitted = self.line, 0
-        while line and line[0].is_done and emitted < limit:
-            line.popleft().emit(output)
+        entries, emitted = self.entries, 0
+        while entries and entries[0].is_done and emitted < limit:
+            entries.popleft().emit(output)
             emitted += 1
         return emitted
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
-        line, collect = self.line, _collecting(output)
+        entries, collect = self.entries, _collecting(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
-            if line and line[0] is entry and not entry.is_done:  # it leaves without lining up: nothing is before it
-                line.popleft()
+            if entries and entries[0] is entry and not entry.is_done:  # it leaves at once: nothing is before it
+                entries.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
                     entry._memory.note_result(result)
@@ -337,13 +337,13 @@ class OrderedStreamElementQueue(StreamElementQueue):
                 collect(entry.record, result)
             else:
                 entry.complete((result,))
-            if line and line[0].is_done:
+            if entries and entries[0].is_done:
                 emit()
 
         return completed
 
     def may_pass(self) -> bool:
-        return not self.line
+        return not self.entries
 
 
 class _Segment:
@@ -377,7 +377,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         super().__init__(capacity)
         # every entry belongs to one segment; only the last segment accepts rows, only the first emits; no segment but
         # the last is empty; _first and _last are the ends of _segments
-        self.line: dict[Entry, None] = {}
+        self.entries: dict[Entry, None] = {}
         self._first = self._last = _Segment()
         self._segments = deque([self._first])
         self._closed = 0  # entries of all segments but the last
@@ -390,13 +390,13 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         entry._memory = memory = self.memory
         if memory is not None:
             entry._held_bytes = memory.hold_row(record)
-        self.line[entry] = None
+        self.entries[entry] = None
         return entry
 
     def put_marker(self, marker: StreamElement) -> Entry:
         entry = _MarkerEntry(marker)
         self._begin_segment()
-        self.line[entry] = None
+        self.entries[entry] = None
         self._last.finished.append(entry)
         self._begin_segment()
         return entry
@@ -404,7 +404,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     def _begin_segment(self) -> None:
         """Let no more rows come to the last segment, if it has any."""
         last = self._last
-        last.waiting = len(self.line) - self._closed
+        last.waiting = len(self.entries) - self._closed
         if last.waiting:
             self._closed += last.waiting
             self._last = _Segment()
@@ -423,7 +423,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         return emitted
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
-        line, collect = self.line, _collecting(output)
+        entries, collect = self.entries, _collecting(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
             segment = self._first
@@ -432,7 +432,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
             else:  # it leaves without lining up, as nothing does before it
                 entry.is_done = True
                 if segment is self._last:
-                    del line[entry]
+                    del entries[entry]
                 else:
                     self._remove(entry)
                 if entry._memory is not None:
@@ -446,7 +446,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
 
     def _remove(self, entry: Entry) -> None:
         """Take out an entry of the first segment, which is over if it was its last one."""
-        del self.line[entry]
+        del self.entries[entry]
         segment = self._first
         if segment is not self._last:
             segment.waiting -= 1

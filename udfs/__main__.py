@@ -11,8 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ._errors.exceptions import AsyncUDFError
 from ._errors.safe import safe_repr
-from ._observe.doctor import PACKAGE, as_text, examine, exit_status, version_of
+from ._observe.doctor import PACKAGE, as_text, examine, version_of
 
 MOST_DIGITS = 9  # of a number of calls: a longer one is a typing error
 
@@ -64,7 +65,7 @@ def _doctor(options: argparse.Namespace) -> int:
         findings.append(finding)
         if not options.json:
             _write(as_text(finding) + "\n")
-    status = exit_status(findings)
+    status = int(any(one.status == "fail" for one in findings))
     if options.json:
         found = {"status": "fail" if status else "ok", "findings": [dataclasses.asdict(one) for one in findings]}
         _write(json.dumps(found, indent=2) + "\n")
@@ -72,9 +73,18 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _batches(options: argparse.Namespace) -> int:
-    from ._batches.command import show_batches  # imports Spark, which the doctor may not
+    from ._batches.submission import Submission  # imports Spark, which the doctor may not
 
-    return show_batches(options.state, options.wait, options.look, options.json, _write)
+    wait = options.wait or 0  # one round
+    try:
+        submission = Submission.open(options.state)
+        status = submission.status() if options.look else submission.wait(timeout=wait, progress=bool(wait))
+    except AsyncUDFError as error:
+        sys.stderr.write(f"python -m asyncudf batches: {error}\n")
+        return 1
+    told = {**dataclasses.asdict(status), "exit_code": status.exit_code}
+    _write(f"{json.dumps(told) if options.json else repr(status)}\n")
+    return status.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:

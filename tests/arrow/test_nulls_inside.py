@@ -52,3 +52,12 @@ def test_values_are_read_in_a_session_of_any_zone(zone: str) -> None:
     """Moments are read in UTC, so what has one beside it is cast."""
     column = pa.StructArray.from_arrays([spark_array(), pa.nulls(2, pa.timestamp("us", zone))], ["s", "t"])
     assert values_of(column) == [{"s": None, "t": None}, {"s": {"id": 2}, "t": None}]
+
+
+def test_rows_behind_the_first_of_a_batch_are_written_with_void_beside_what_is_not_null() -> None:
+    """Such as `named_struct('a', NULL, 'id', id)`; pyarrow's view skipped the void once more, or ended the process."""
+    rows = [{"a": None, "id": n} for n in range(5)]
+    column = pa.array(rows, pa.struct([pa.field("a", pa.null()), ID])).slice(2, 2)
+    batch = encoders_of([planned(column), planned(column)])[1]([column])
+    batch.validate(full=True)
+    assert batch.column("r1").to_pylist() == [{"0": row} for row in rows[2:4]]

@@ -12,9 +12,10 @@ import pytest
 
 from asyncudf import AsyncFunction, CircuitBreaker, RetryStrategy, RuntimeContext
 from asyncudf.queues import Watermark
-from asyncudf.testing import MemoryStore, run_rows
+from asyncudf.testing import MemoryStore, VirtualClockLoop, run_rows
 from tests.kit.engines import Engine
 from tests.kit.figures import figures_so_far
+from tests.kit.stores import LeasedStore
 
 LIMIT = 100_000  # bytes
 TEN_NUMBERS = ", ".join(f"{name} double" for name in "abcdefghij")
@@ -272,6 +273,26 @@ class TestCallsThatWait:
         engine.run()
         assert LIMIT / 4_500 <= queued[0] <= LIMIT / 3_000
         assert len(engine.output) == 301
+
+    @pytest.mark.parametrize("is_of_another_task", [False, True], ids=["in this task", "in another task"])
+    def test_rows_that_have_waited_for_an_equal_one_count_once(self, is_of_another_task: bool) -> None:
+        """They counted with the results that they would have and with those that they had got: 1.1 MB at the peak."""
+
+        async def page(n: int) -> str:
+            await asyncio.sleep({0: 100, 1: 60}.get(n, 1))
+            return "x" * 2_000
+
+        store = LeasedStore() if is_of_another_task else MemoryStore()
+        options: dict[str, Any] = {"capacity": 5, "store": store, "version": "1", "loop": VirtualClockLoop()}
+        first, engine = (Engine(page, returnType="string", max_buffered_bytes=10**7, **options) for _ in range(2))
+        first.feed([1] if is_of_another_task else [])
+        first.end()
+        engine.feed([0, 2] + [1] * 200)
+        engine.end()
+        first.run(engine)
+        found = figures_so_far(engine)
+        assert (found.calls, found.shared_flights) == ((2, 200) if is_of_another_task else (3, 199))
+        assert found.bytes_peak <= 220 * (400 + 900 + 2_050)
 
 
 @pytest.mark.parametrize("kind", ["at once", "later", "many at once", "0..n"])

@@ -15,8 +15,8 @@ from asyncudf import Budget, FatalError, ResultStore
 from asyncudf._limits.coordinator import Coordinator
 from asyncudf._limits.keyed_budget import KeyedBudget
 from asyncudf._limits.shared_budget import BUDGET_LEASE
-from asyncudf._limits.windows import DAY, Window, window_at
-from asyncudf._stores.key_ledgers import KeyLedger, key_ledger_of
+from asyncudf._limits.windows import DAY, window_at
+from asyncudf._stores.key_ledgers import KeyLedger, Window, key_ledger_of
 from tests.chaos.divided_budgets import run_program
 from tests.kit.coordinators import SERVER_TIME, OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks

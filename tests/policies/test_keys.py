@@ -66,6 +66,29 @@ class TestWhenPlanned:
         with pytest.raises(OptionError, match=r"by='tenant' needs a column: .* are \(x\)"):
             run_stream(build, [], "tenant int, x int")
 
+    def test_one_name_for_a_limit_by_key_and_one_that_is_not(self) -> None:
+        """Limits of one name are one limit."""
+
+        def with_limits(first: RateLimit, second: RateLimit) -> None:
+            run_stream(
+                lambda stream: stream.ordered_wait(begins, "tenant", rate_limit=first)
+                .ordered_wait(again, "tenant", rate_limit=second),
+                [], "tenant int",
+            )  # fmt: skip
+
+        async def again(tenant: int) -> float:
+            return now()
+
+        by_key, other = RateLimit(1, name="crm", by="tenant"), RateLimit(2, name="crm")
+        with pytest.raises(
+            OptionError,
+            match=r'RateLimit\(1, name="crm", by="tenant"\) and RateLimit\(2, name="crm"\) have one name, .* only one',
+        ):
+            with_limits(by_key, other)
+        with_limits(by_key, by_key)
+        with_limits(other, RateLimit(3, name="crm"))
+        with_limits(by_key, RateLimit(1, name="model"))
+
     def test_a_function_of_many_rows(self) -> None:
         async def plus(x: pd.Series) -> pd.Series:
             return x + 1

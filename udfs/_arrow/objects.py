@@ -26,11 +26,7 @@ class ObjectForm(Protocol):
         ...
 
     def written(self, value: Any) -> Any:
-        """The value of the Arrow type for a result; a value that is one already stays as it is.
-
-        Raises:
-            ValueError: there is none, and why.
-        """
+        """The value of the Arrow type for a result; one that is one already stays. ValueError if there is none."""
 
 
 _forms: list[ObjectForm] = []  # those of this process, so that Arrow may name each by a number

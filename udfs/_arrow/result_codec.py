@@ -31,14 +31,12 @@ _EXACT = (
 class StoredResultCodec:
     """Results of one function as bytes, and back; checked again where reading them does not check enough.
 
+    Raises FunctionError for results of a type that cannot be kept, and OptionError without msgspec.
+
     Args:
         declared: the Arrow type of one result; None: not declared, and only results that need no type are kept.
         captures: whether a result is a struct of value and error. The value is kept, so that `on_error` may change.
         limits: as in `ResultCodec`.
-
-    Raises:
-        FunctionError: results of this type cannot be kept.
-        OptionError: msgspec is not installed.
     """
 
     def __init__(

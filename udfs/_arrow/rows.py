@@ -81,10 +81,13 @@ def normalized(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def as_normalized(column: pa.Array) -> pa.Array:
-    """The column in its normalized type, without a copy."""
+    """The column in its normalized type, without a copy where it is whole."""
     arrow_type = normalized(column.type)
-    # To cast a map with arrays as keys ends the process before pyarrow 17.
-    return column if arrow_type == column.type else column.view(arrow_type)
+    if arrow_type == column.type:
+        return column
+    if column.offset:  # `view` would skip the first rows of void in a struct once more, and end the process behind them
+        column = pa.concat_arrays([column])
+    return column.view(arrow_type)  # to cast a map with arrays as keys ends the process before pyarrow 17
 
 
 def rows_of(
@@ -92,11 +95,7 @@ def rows_of(
 ) -> Iterator[Any]:
     """A function's input, row by row: a tuple of arguments, or with `names` a dict.
 
-    Args:
-        declared: the declared types of the columns, where they may have objects; None for one that is not declared.
-
-    Raises:
-        AsyncUDFError: a value has no Python form, such as a timestamp in the year 10000.
+    `declared`: the types, where columns may have objects. AsyncUDFError for a moment such as one in the year 10000.
     """
     values = []
     for i, (column, arrow_type) in enumerate(zip(columns, declared or repeat(None), strict=False)):

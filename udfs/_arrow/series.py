@@ -13,12 +13,10 @@ from .rows import values_of
 
 
 def is_batch(columns: Sequence[Any]) -> bool:
-    """Whether these are the columns of a batch."""
     return bool(columns) and all(isinstance(one, (pd.Series, pd.DataFrame)) for one in columns)
 
 
 def bytes_of(column: Any) -> int:
-    """The bytes of a Series or a DataFrame."""
     used = column.memory_usage(index=False, deep=True)
     return int(used if isinstance(column, pd.Series) else used.sum())
 
@@ -26,11 +24,7 @@ def bytes_of(column: Any) -> int:
 def values_of_series(column: Any, what: str, is_whole: bool) -> list[Any]:
     """The values of a Series, or of a DataFrame as dicts; None where one is missing.
 
-    Args:
-        is_whole: whether floats are whole numbers that pandas has made floats, as it does beside a NULL.
-
-    Raises:
-        AsyncUDFError: they are not.
+    `is_whole`: floats are whole numbers that pandas has made floats, as beside a NULL; else an AsyncUDFError.
     """
     found: list[Any] = column.astype(object).where(column.notna(), None)
     if isinstance(column, pd.DataFrame):

@@ -49,7 +49,6 @@ def fixed_size(arrow_type: pa.DataType) -> int | None:
 
 
 def size_of_dict(items: int) -> int:
-    """The bytes of a dict without its keys and values."""
     return getsizeof(dict.fromkeys(range(items)))
 
 

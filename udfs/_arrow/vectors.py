@@ -22,14 +22,8 @@ from .validation import validator
 class VectorCodec:
     """Turns the rows of a micro-batch into the vectors that a function takes, and its result into values.
 
-    NULL is None in every vector: a column with a NULL has dtype object, so that whole numbers stay whole.
-
-    Args:
-        function: its name, for messages.
-        vectors: what each parameter takes.
-        names: of the columns, or of the parameters if columns have none.
-        arrow_types: the Arrow types of the columns; None if they are not declared (in the test kit).
-        declared: the Arrow type of one result; None if it is not declared.
+    NULL is None in every vector: a column with a NULL has dtype object, so that whole numbers stay whole. Types are
+    None where they are not declared (in the test kit).
     """
 
     def __init__(
@@ -141,11 +135,7 @@ class SinkCodec(VectorCodec):
     """Takes what a vectorized function of a sink returns; an exception in a list or vector is the error of its row."""
 
     def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """An item for each row.
-
-        Raises:
-            ResultError: exceptions of which nobody can tell whose they are, or calls that were not awaited.
-        """
+        """An item for each row; ResultError for exceptions that could be of any row, or calls not awaited."""
         answers: Any = result.tolist() if hasattr(type(result), "tolist") else result  # of pandas, numpy or Arrow
         if type(answers) not in (list, tuple):
             check_awaited(self._function, result)
@@ -224,12 +214,7 @@ def _series_values(series: Any, declared: pa.DataType | None) -> list[Any]:
 
 
 def _as_declared(values: list[Any], declared: pa.DataType | None, dtype: Any) -> list[Any]:
-    """The values of a vector, those that pandas has made of another type as they were before: 10 for 10.0.
-
-    Args:
-        declared: their type; None if it is not declared.
-        dtype: the type of the vector, of pandas or of Arrow.
-    """
+    """The values of a vector, those that pandas has made of another type as they were before: 10 for 10.0."""
     for matches, is_other, taken in () if declared is None else _MADE_OTHERWISE:
         if matches(declared):
             # Most often there is no such value: to look at each type once costs little.

@@ -54,7 +54,6 @@ class Event:
 
     @classmethod
     def from_json(cls, line: str) -> Event:
-        """The event of a line."""
         return cls(**json.loads(line))
 
 
@@ -62,14 +61,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Event)}
 
 
 class Part:
-    """How far a part is, by the events about it.
-
-    Attributes:
-        attempt, name: which part it is.
-        turn: how often the service has refused it.
-        intended_at: when it was to be sent last, in seconds since the epoch.
-        job: the id of its job, once it is sent.
-    """
+    """How far a part is, by the events about it; `turn`: how often the service has refused it."""
 
     # Events are written on several hosts, whose clocks differ: nothing here depends on their order. What came out of
     # an intent has its turn, and a refusal begins the next turn.
@@ -86,7 +78,6 @@ class Part:
         self._settled: Event | None = None
 
     def take(self, event: Event) -> None:
-        """Take an event about this part."""
         self._reruns += event.reruns
         match event.kind:
             case "intent":
@@ -146,9 +137,6 @@ class Part:
 class Progress:
     """How far a submission is by its journal.
 
-    Args:
-        can_find: whether the service can tell if it has a job, so that none is sent twice.
-
     Attributes:
         attempt: the last one that is planned as a whole; 0 before the first.
         is_cancelled: whether nothing is sent any more.
@@ -167,7 +155,6 @@ class Progress:
         self.is_cancelled = any(event.kind == "cancelled" for event in events)
 
     def of(self, *states: str) -> list[Part]:
-        """The parts in these states."""
         return [part for part in self.parts if part.state in states]
 
     @property
@@ -177,7 +164,6 @@ class Progress:
 
     @property
     def is_attempt_over(self) -> bool:
-        """Whether all parts so far are settled."""
         return self.attempt > 0 and all(part.state == "settled" for part in self.parts)
 
     @property

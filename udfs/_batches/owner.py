@@ -37,19 +37,12 @@ class Journal(Protocol):
 
 
 class Owner:
-    """The right to go on with a submission, while the block runs.
+    """The right to go on with a submission, while the block runs; AsyncUDFError if another process has it.
 
     A process writes its claim, and then looks for claims of others: if there is one, it takes its own back. So of two
     processes at most one goes on, on any storage where what was written is seen by all who read later; nothing has to
     be created atomically. A claim ends when it is released, when its process has ended (seen on the same machine), or
     `LEASE` seconds after its last sign of life.
-
-    Attributes:
-        id: of the claim.
-        events: of the journal when the claim was made.
-
-    Raises:
-        AsyncUDFError: another process goes on with the submission; the message says which.
     """
 
     def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:

@@ -78,10 +78,7 @@ class StateFolder:
         """Whether each part needs a Spark job of its own, or more than one job of the service may be sent twice.
 
         Spark may run a task a second time while the first runs, but never that of a job of one task; or it lets nobody
-        have a task for each part.
-
-        Raises:
-            OptionError: it runs any task a second time.
+        have a task for each part. Raises OptionError if it runs any task a second time.
         """
         if setting(self.session, "spark.speculation") != "true":
             with self._settings():
@@ -150,15 +147,14 @@ class StateFolder:
         with self._settings():
             written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
             written.mode("overwrite").parquet(self._at("rows"))
-        return {name: int(value or 0) for name, value in seen.get.items()}
+        return _numbers(seen.get)
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
         """The figures of rows that are not written."""
         with self._settings():
-            return {name: int(value or 0) for name, value in keyed.agg(*_figures(keyed)).collect()[0].asDict().items()}
+            return _numbers(keyed.agg(*_figures(keyed)).collect()[0].asDict())
 
     def rows(self) -> DataFrame:
-        """The rows as they were written."""
         return self._load(self._at("rows"), self._row_schema())
 
     # Parts.
@@ -171,12 +167,7 @@ class StateFolder:
         return self.recount()
 
     def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]:
-        """Write the requests of an attempt, in parts; returns the parts as planned.
-
-        Args:
-            number: about how many requests there are.
-            but_results: leave out those that have a result.
-        """
+        """Write the about `number` requests of an attempt, in parts; returns the parts as planned."""
         requests = self._first_requests() if task.attempt == 1 else self._asked_again(task.attempt - 1)
         if but_results:
             requests = self._without_result(requests)
@@ -204,18 +195,13 @@ class StateFolder:
         return [Event.from_json(line) for line in self._text(place)]
 
     def poll(self, task: PollTask) -> list[Any]:
-        """Ask about jobs."""
         numbers = self.session.range(0, len(task.jobs), 1, min(len(task.jobs), self.slots))
         return list(numbers.mapInArrow(task, STATES).collect())
 
     # Results.
 
     def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]:
-        """Write what came of the requests of parts, a task for each.
-
-        Returns:
-            The parts as settled, and the troubles: parts and errors.
-        """
+        """Write what came of the requests of parts, a task for each; returns the parts as settled, and the troubles."""
         place = self._wave("results")
         frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
         self._write_results(frame.mapInArrow(task, self._result_schema()), place)
@@ -244,7 +230,6 @@ class StateFolder:
         return f"{found[0]['type']}: {found[0]['message']}" if found else ""
 
     def results(self) -> DataFrame:
-        """All results, of all attempts."""
         schema = spark.StructType([*self._result_schema().fields, spark.StructField("wave", spark.StringType())])
         if self._is_there("results"):
             return self._load(self._at("results"), schema)
@@ -410,15 +395,14 @@ def _figures(keyed: DataFrame) -> list[Any]:
     ]
 
 
+def _numbers(figures: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(value or 0) for name, value in figures.items()}
+
+
 def _rank(kind: str) -> Any:
-    rank = sf.lit(len(KINDS))
-    for place, name in enumerate(KINDS):
-        rank = sf.when(sf.col(kind) == name, place).otherwise(rank)
-    return rank.alias("rank")
+    ranks = (sf.when(sf.col(kind) == name, place) for place, name in enumerate(KINDS))
+    return sf.coalesce(*ranks, sf.lit(len(KINDS))).alias("rank")
 
 
 def _struct(fields: Mapping[str, Any]) -> spark.StructType:
-    struct = spark.StructType()
-    for name, data_type in fields.items():
-        struct = struct.add(name, data_type, True)
-    return struct
+    return functools.reduce(lambda struct, field: struct.add(*field), fields.items(), spark.StructType())

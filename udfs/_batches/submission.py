@@ -435,11 +435,7 @@ class _Declared:
         }
 
     def submitted(self, folder: StateFolder, manifest: Mapping[str, Any], store: Any) -> tuple[StateFolder, Submitted]:
-        """The submission that a manifest tells of, and its folder with all types.
-
-        Raises:
-            FunctionError: a type or a function that cannot be sent to the executors, or columns of one name.
-        """
+        """The submission that a manifest tells of, and its folder; FunctionError for what Spark cannot have."""
         schema, positions = _schema(manifest), manifest["positions"]
         plan, value = self._planned(schema, positions, store)
         check_function_picklable(f"parse of {plan.spec.name}", self.function.parse)

@@ -43,11 +43,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What all tasks know.
-
-    Args:
-        declared: the Arrow types of the arguments.
-    """
+    """What all tasks know; `declared`: the Arrow types of the arguments."""
 
     work: Work
     declared: tuple[Any, ...]
@@ -64,7 +60,6 @@ class Task:
         raise NotImplementedError
 
     def arguments(self, column: pa.Array) -> list[tuple[Any, ...]]:
-        """The arguments in a column of structs."""
         return list(rows_of(self.work.name, column.flatten(), None, self.declared))
 
     def results(self, attempt: int, part: str, results: Iterable[tuple[str, Result]]) -> Batches:
@@ -104,11 +99,7 @@ def _attempt_of_task() -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class KeyTask(Task):
-    """Adds the key of the arguments to each row.
-
-    Args:
-        positions: of the columns that are arguments.
-    """
+    """Adds the key of the arguments, the columns at these positions, to each row."""
 
     positions: tuple[int, ...] = ()
 
@@ -188,11 +179,7 @@ PARTS = ("part", "key", "arguments", "body", "weight", "costs", "error")
 
 @dataclasses.dataclass(frozen=True)
 class SendTask(Task):
-    """Sends a part as a job, and gives an event; columns `part`, `key` and `body`.
-
-    Args:
-        turns: of each part the turn, and whether a process may have sent it before.
-    """
+    """Sends a part as a job, and gives an event; columns `part`, `key` and `body`."""
 
     owner: str = ""
     attempt: int = 1
@@ -234,8 +221,6 @@ def _by_part(batches: Batches, *columns: str) -> Iterator[tuple[str, list[Any]]]
 
 
 class Ask(enum.Enum):
-    """What a `PollTask` asks a service about jobs."""
-
     STATE = "state"
     CANCEL = "cancel"
     FIND = "find"
@@ -288,11 +273,7 @@ SILENT, BROKEN = "silent", "broken"  # in the place of a state: the service does
 
 @dataclasses.dataclass(frozen=True)
 class SettleTask(Task):
-    """Fetches what became of the requests of parts; columns `part`, `key`, `arguments` and `error`.
-
-    Args:
-        over: of each part.
-    """
+    """Fetches what became of the requests of parts; columns `part`, `key`, `arguments` and `error`."""
 
     over: Mapping[str, OverJob] = dataclasses.field(default_factory=dict)
     store: ResultStore | None = None

@@ -36,14 +36,7 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A submission as it travels to the executors.
-
-    Args:
-        plan: the function that makes requests, and the type of a result.
-        parse: makes a result of an answer.
-        id: of the submission.
-        attempts: how often a request may be submitted.
-    """
+    """A submission as it travels to the executors: the plan makes requests, and `parse` results of answers."""
 
     plan: FunctionPlan
     parse: Callable[[Any], Any]
@@ -54,7 +47,6 @@ class Work:
 
     @property
     def name(self) -> str:
-        """The name of the function."""
         return self.plan.spec.name
 
     @property
@@ -105,11 +97,7 @@ class Requests:
         self._reservations = work.reservations()
 
     def row(self, arguments: Sequence[Any], last_error: Exception | None) -> PartRow:
-        """The request for a row's arguments, or why there is none.
-
-        Raises:
-            AsyncUDFError: an error that is no row's.
-        """
+        """The request for a row's arguments, or why there is none; AsyncUDFError for an error that is no row's."""
         work = self._work
         try:
             body, size, weight = self._made(arguments, last_error)
@@ -149,8 +137,6 @@ class Requests:
 
 
 class _Part:
-    """A part that is being filled."""
-
     def __init__(self, work: Work) -> None:
         service = work.service
         self._most = [
@@ -241,14 +227,7 @@ class Result(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OverJob:
-    """A job that is over, or a part that is never sent.
-
-    Args:
-        job: its id; empty without a job.
-        state: how it ended.
-        answers: how many the service says that it has.
-        is_last: whether its requests are not asked again.
-    """
+    """A job that is over, or a part that is never sent; `is_last`: its requests are not asked again."""
 
     attempt: int
     part: str
@@ -262,11 +241,7 @@ class OverJob:
 def settled(
     work: Work, over: OverJob, requests: Mapping[Key, tuple[Sequence[Any], Record | None]]
 ) -> Iterator[tuple[Key, Result]]:
-    """What has come of each request of a part, each exactly once; or one "trouble" under the key "".
-
-    Args:
-        requests: of the part: the arguments, and the error of one that could not be made.
-    """
+    """What has come of each request of a part, each exactly once; or one "trouble" under the key ""."""
     costs = _Costs(work)
     with tempfile.TemporaryFile() as spool:
         # Nothing is given before everything is fetched: a file of results is either that of a whole job, or not there.

@@ -12,7 +12,7 @@ from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.figures import amount_, count, things
 from .._stores.base import ResultStore
 from .journal import REUSED, Event, Part, Progress
-from .owner import Owner
+from .owner import Journal, Owner
 from .service import JobState
 from .state import PARTS_AT_ONCE
 from .tasks import (
@@ -33,22 +33,18 @@ logger = logging.getLogger("asyncudf")
 TRIES = 4  # to send or to fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
 QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
-LONGEST_PAUSE = 60.0  # seconds, after a service did not answer
+LONGEST_SILENCE = 60.0  # seconds, after a service did not answer
 
 PartId = tuple[int, str]
 
 
-class Folder(Protocol):
+class Folder(Journal, Protocol):
     """The state, as far as going on with a submission needs it; `StateFolder` says what each method does."""
 
-    @property
-    def path(self) -> str: ...
     @property
     def slots(self) -> int: ...
     @property
     def sends_one_by_one(self) -> bool: ...
-    def events(self) -> list[Event]: ...
-    def add(self, events: Sequence[Event]) -> None: ...
     def look_up(self, task: LookupTask) -> list[Event]: ...
     def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]: ...
     def send(self, parts: Sequence[str], task: SendTask) -> list[Event]: ...
@@ -61,12 +57,7 @@ class Folder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Submitted:
-    """What was submitted, as all who read or write the state know it.
-
-    Args:
-        declared: the Arrow types of the arguments.
-        requests: about how many distinct requests there are.
-    """
+    """What was submitted, as all who read or write the state know it: about so many distinct requests."""
 
     folder: Folder
     work: Work
@@ -88,12 +79,9 @@ class Writer:
     """Goes on with a submission, a round at a time.
 
     Args:
-        owner: the right to do so.
-        store: gets the results; None: none.
         reparses: whether answers that could not be read are read again first.
 
     Attributes:
-        progress: how far it is.
         states: what the service has said last about each job at work.
     """
 
@@ -186,7 +174,6 @@ class Writer:
     # Sending.
 
     def _next_wave(self) -> list[Part]:
-        """The parts that may be sent now."""
         if self.progress.is_cancelled:
             return []
         service, budgets = self._work.service, self._work.budgets
@@ -240,7 +227,7 @@ class Writer:
             pause = event.weight
             if event.kind == "unclear":
                 tries = self._trouble(id_, f"cannot be sent: {event.text}")
-                pause = min(LONGEST_PAUSE, self._work.service.poll_every, float(2**tries))
+                pause = min(LONGEST_SILENCE, self._work.service.poll_every, float(2**tries))
             self._send_at = max(self._send_at, time.monotonic() + pause)
 
     def _trouble(self, id_: PartId, text: str) -> int:
@@ -254,7 +241,6 @@ class Writer:
     # Settling.
 
     def _settle(self) -> None:
-        """Fetch what is over."""
         over = [self._over(part, JobState.CANCELLED) for part in self._never_sent()]
         sent, refused = self.progress.of("sent"), list[Event]()
         told = self._submitted.told(sent)

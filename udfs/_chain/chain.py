@@ -73,7 +73,7 @@ class SourceReader:
         return InputBatch(self._generator.weave(zip(values, origins, strict=False), marks), rows, size)
 
 
-INTERVAL = 0.1  # seconds between two samples, at first
+SAMPLE_INTERVAL = 0.1  # seconds between two samples, at first
 LONGEST_SAMPLE = 1.0  # seconds between two samples of a task that runs for long
 LATE = 0.025  # seconds; code that blocks the loop has delayed a sample that comes later
 
@@ -106,7 +106,7 @@ class Sampler:
 
     def start(self) -> None:
         now = self._clock()
-        interval = min(max(INTERVAL, (now - self._began) / 1000), self._longest)
+        interval = min(max(SAMPLE_INTERVAL, (now - self._began) / 1000), self._longest)
         self._due = now + interval
         self._timer = self._call_at(self._loop.time() + interval, self._tick)
 
@@ -205,11 +205,7 @@ class Chain:
         self.head.end_of_input()
 
     async def run(self) -> None:
-        """Open all operators, work until everything is emitted, close them.
-
-        Raises:
-            AsyncUDFError: a row failed, or an operator could not be opened or closed.
-        """
+        """Open all operators, work until everything is emitted, close them; AsyncUDFError if a row or a step failed."""
         self._sampler.start()
         try:
             async with contextlib.AsyncExitStack() as stack:

@@ -58,11 +58,7 @@ class TaskEnvironment:
         return self.own_clock or self.loop.time
 
     def identity(self, plan: FunctionPlan) -> TaskIdentity | None:
-        """This task among those that share a function's limits; None where there is nothing to share.
-
-        Raises:
-            FatalError: there is something to share, and the plan names no coordinator.
-        """
+        """This task among those that share a function's limits, if any do; FatalError without a coordinator."""
         if plan.coordinator is not None and self.query is not None:
             number = self.uses[plan.spec.name]  # each use of a function counts its own rows
             self.uses[plan.spec.name] += 1

@@ -102,11 +102,7 @@ class FunctionPlan:
         return VectorCodec(self.spec.name, self.spec.vectors, names, arrow_types, self.declared)
 
     def check_stored(self) -> None:
-        """Check that results of the declared type can be stored, and not be taken for another function's.
-
-        Raises:
-            OptionError, FunctionError: they cannot, or msgspec is not installed.
-        """
+        """Check that results can be stored, and not be taken for another function's; or raise what says why."""
         if self.options.store is not None:
             if self.options.version is None:
                 check_key_name(self.spec.name, self.spec.function)

@@ -34,6 +34,7 @@ from .._functions.options import EventLoop
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.watermarks import WatermarkGenerator, WatermarkStrategy
+from .._limits.rate_limit import check_names
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 
@@ -52,18 +53,18 @@ class ChainPlan:
 
     @classmethod
     def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
-        """A function alone: a column, a table function, the test kit.
+        """A function alone: a column, a table function, the test kit; of columns with these names and Arrow types.
 
-        Args:
-            names: of the columns that it reads.
-            arrow_types: of these columns; None where they are not declared.
+        These are None where they are not declared.
         """
         source = StreamNode(None, (), RowLayout(tuple(names), tuple(arrow_types)), None)
         factory = WaitFactory(plan, tuple(range(len(arrow_types))), tuple(names))
         return cls((source, StreamNode(factory, (source,), source.layout, None)))
 
     def __post_init__(self) -> None:
-        self.loop  # noqa: B018 - raises where the chain is planned, not on an executor
+        # Both raise where the chain is planned, not on an executor.
+        self.loop  # noqa: B018
+        check_names(limit for plan in self.functions for limit in plan.options.rate_limit)
 
     @property
     def threads(self) -> int:

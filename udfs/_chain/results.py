@@ -234,9 +234,7 @@ def _as_field(column: pa.Array, field: pa.Field) -> pa.Array:
 class SideOutputValidators:
     """The checks of rows of side outputs, by tag; a side output that is not read has none.
 
-    Args:
-        type_of: the Arrow type of a tag's rows, where it is not read under its name.
-        results: what is read; None: everything.
+    Without `results` all are read; `type_of`: the Arrow type of a tag's rows, where it is not read under its name.
     """
 
     def __init__(self, type_of: Callable[[OutputTag], Any], results: Sequence[ResultPlan] | None = None) -> None:

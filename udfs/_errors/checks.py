@@ -153,7 +153,6 @@ def redaction(value: Any, name: str) -> Redact | None:
 
 
 def text(value: Any, name: str) -> str:
-    """A text of at least one character."""
     if not isinstance(value, str) or not value:
         raise OptionError(f"{name} must be a text of at least one character, not {safe_repr(value)}")
     return value
@@ -191,8 +190,6 @@ def choice(members: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
 
 
 def instance(kind: type) -> Callable[[Any, str], Any]:
-    """An object of one class."""
-
     def check(value: Any, name: str) -> Any:
         if isinstance(value, type) or not isinstance(value, kind):
             raise OptionError(f"{name} must be a {kind.__name__}(...), not {safe_repr(value)}")

@@ -79,7 +79,6 @@ def error_record(
 
 
 def error_text(error: BaseException, *, redacted: bool = False) -> str:
-    """The type of an error, and its message."""
     return f"{type_name(error)}: {error_message(error, redacted=redacted)}"
 
 

@@ -39,7 +39,6 @@ _shortener = _Short()
 
 
 def safe_repr(value: Any) -> str:
-    """A shortened `repr`."""
     return presentable(_shortener.repr(value))
 
 
@@ -90,7 +89,6 @@ def safe_str(error: BaseException) -> str:
 
 
 def type_name(value: Any) -> str:
-    """The name of a value's class."""
     # Read from `type` itself: a metaclass may have a `__name__` of its own that raises.
     return str(type.__dict__["__name__"].__get__(type(value)))
 

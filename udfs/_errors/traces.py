@@ -60,7 +60,7 @@ def is_raised_alone(error: BaseException) -> bool:
 
 
 def frames_of(error: BaseException) -> list[FrameType]:
-    """The frames of its traceback; the last one has raised it."""
+    """The last one has raised it."""
     trace: TracebackType | None = _traceback(error)
     frames = []
     while trace is not None:
@@ -113,9 +113,7 @@ OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # also in a 
 def trace_of(error: BaseException, *, full: bool = False, redacted: bool = False) -> str:
     """The tracebacks of an exception and of its causes; empty if they say no more than its message.
 
-    Args:
-        full: with the frames of this library and of what it runs on.
-        redacted: without results that do not fit and responses of services, in the exceptions themselves too.
+    `full`: with the frames of this library; `redacted`: without results that do not fit and responses of services.
     """
     try:
         if redacted:

@@ -333,11 +333,7 @@ def vectors_of(
     *,
     is_generator: bool,
 ) -> tuple[Vector, ...]:
-    """The vector that each column's parameter takes; empty for a function of scalars.
-
-    Raises:
-        FunctionError: not all of them are vectors, or one is made of vectors in a way that no batch can fill.
-    """
+    """The vector of each column's parameter; empty for scalars. FunctionError for what no batch can fill."""
     rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
     for p in (*columns, *([rest] if rest else ())):
         hint = hints.get(p.name)

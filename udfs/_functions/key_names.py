@@ -31,11 +31,7 @@ def defaults_of(function: Any) -> dict[str, Any]:
 
 
 def check_key_name(name: str, function: Any) -> None:
-    """Check that the name tells a function from others; logs a warning if it may not.
-
-    Raises:
-        OptionError: the name is that of other functions too: of a partial, or of a lambda.
-    """
+    """Warn if the name may not tell a function from others; OptionError for that of a partial, or of a lambda."""
     what = ""
     if isinstance(function, functools.partial):
         what = "the arguments that are bound to it"

@@ -225,11 +225,7 @@ class Options:
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """These options, each checked alone.
-
-        Raises:
-            OptionError: an unknown option, or a value that cannot work.
-        """
+        """These options, each checked alone; OptionError for an unknown one, or a value that cannot work."""
         checks = {one.name: one.metadata["check"] for one in dataclasses.fields(cls)}
         for name in given:
             if name not in checks:
@@ -237,23 +233,17 @@ class Options:
         return {name: checks[name](value, name) for name, value in given.items()}
 
     def replace(self, given: Mapping[str, Any]) -> Options:
-        """A copy with other options.
-
-        Raises:
-            OptionError: an unknown option, a value that cannot work, or options that cannot work together.
-        """
+        """A copy with other options; OptionError as `checked`, or for options that cannot work together."""
         options = dataclasses.replace(self, **self.checked(given))
         options._check_combinations()
         return options
 
     @property
     def slots(self) -> int:
-        """How many calls may ever be in flight in a task."""
         return self.capacity if isinstance(self.capacity, int) else self.capacity.maximum
 
     @property
     def redacted(self) -> bool:
-        """Whether messages keep inputs to themselves."""
         return self.redact is not None
 
     @property
@@ -269,7 +259,6 @@ class Options:
 
     @property
     def needs_coordinator(self) -> bool:
-        """Whether all tasks share a limit."""
         of_job = any(limit.scope is Scope.JOB for limit in self.rate_limit)
         return of_job or self.job_capacity is not None or bool(self.budgets)
 

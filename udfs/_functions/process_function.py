@@ -147,11 +147,7 @@ class FlatMapFunction(ProcessFunction):
 
 
 def checked_result(result: Any) -> Any:
-    """What a plain function has returned, if it is a value.
-
-    Raises:
-        ResultError: it is a coroutine or another awaitable, or an async generator.
-    """
+    """What a plain function has returned; ResultError for what would have to be awaited."""
     # A coroutine is true: a filter without its await would keep every row, and call nothing.
     if type(result) in NOT_AWAITABLE:
         return result
@@ -167,12 +163,8 @@ def checked_result(result: Any) -> Any:
     return result
 
 
-def plain_function(function: Any, method: str) -> str:
-    """The name of a function that `method` can take.
-
-    Raises:
-        FunctionError: it is not callable, must be awaited, or yields where one value is needed.
-    """
+def name_of_plain(function: Any, method: str) -> str:
+    """The name of a function that `method` can take; FunctionError for any other."""
     if not callable(function) or inspect.isclass(function):
         raise FunctionError(f"{method} takes a function of one row (a dict of its columns), not {safe_repr(function)}")
     target = called(function)
@@ -185,12 +177,8 @@ def plain_function(function: Any, method: str) -> str:
     return method if name == "<lambda>" else str(name)
 
 
-def process_function(function: Any) -> str:
-    """The name of a function that `process` can take.
-
-    Raises:
-        FunctionError: it is no `ProcessFunction`, or its `process_element` does not run when it is called.
-    """
+def name_of_process(function: Any) -> str:
+    """The name of a function that `process` can take; FunctionError for any other."""
     if not isinstance(function, ProcessFunction):
         raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {safe_repr(function)}")
     name, method = type(function).__name__, function.process_element

@@ -71,7 +71,6 @@ def called(function: Any) -> Any:
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Whether a call of it returns a coroutine."""
     # An object may be marked as one itself, as an AsyncMock is.
     return any(map(is_async_def, (_unwrapped(function), called(function))))
 
@@ -103,11 +102,7 @@ def _own_parameters(function: Any) -> list[Parameter]:
 
 
 def signature_of(function: Any, *, follow_wrapped: bool = True) -> inspect.Signature:
-    """The signature, also if a name in an annotation has no value yet, which Python allows since 3.14.
-
-    Raises:
-        ValueError, TypeError: it cannot be read.
-    """
+    """The signature, also if a name in an annotation has no value yet; ValueError or TypeError if it cannot be read."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -121,10 +116,8 @@ def bound(
 ) -> Callable[..., Any]:
     """The function of its columns alone; the function itself if no other parameter is filled.
 
-    Args:
-        parameters: of the function.
-        columns: the parameters that columns fill, in the order of the columns; there may be fewer columns.
-        given: the values of other parameters. A parameter that neither fills keeps its default.
+    Of its `parameters` these `columns` are filled in their order, of which there may be fewer, and others with the
+    values that are `given`. A parameter that neither fills keeps its default.
     """
     # Columns come by position. A partial can give values by keyword, or in front of all columns. Only values between
     # columns, or positional-only ones behind them, need a wrapper, which runs in each call.
@@ -252,11 +245,7 @@ class FunctionSpec:
                 )
 
     def with_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
-        """The function of the arguments given by position and by name alone, and these arguments in its order.
-
-        Raises:
-            FunctionError: a name is not a free column parameter, or a parameter without a default has no argument.
-        """
+        """The function of these arguments alone, and they in its order; FunctionError if they do not fit."""
         free = self.parameters[len(given) :]
         if unknown := [name for name in named if name not in free]:
             options = [name for name in unknown if name in Options.names()]
@@ -272,11 +261,7 @@ class FunctionSpec:
         return spec, [*given, *(named[parameter] for parameter in by_name)]
 
     def with_columns(self, parameters: Sequence[str]) -> FunctionSpec:
-        """The function with columns for these parameters only, in their order; the others keep their defaults.
-
-        Raises:
-            FunctionError: a parameter without a default is left out.
-        """
+        """The function with columns for these parameters; FunctionError if another one has no default."""
         if missing := [needed for needed in self.parameters[: self.required] if needed not in parameters]:
             wanted = ", ".join(self.parameters)
             raise FunctionError(f"{self.name} takes the columns ({wanted}); there is none for {', '.join(missing)}")
@@ -310,12 +295,7 @@ def refuse_dead_letters(name: str, options: Options) -> None:
 
 
 def read_function(function: Any, options: Options) -> FunctionSpec:
-    """Read a function's signature and annotations.
-
-    Raises:
-        FunctionError: it is of no kind that can be run, or its parameters cannot be filled.
-        OptionError: an option does not go with this kind of function.
-    """
+    """Read a function's signature and annotations; FunctionError or OptionError for what cannot be run."""
     if inspect.isclass(function) and issubclass(function, AsyncFunction):
         function = function()
     spec = _read_async_function(function) if isinstance(function, AsyncFunction) else _read_callable(function, options)

@@ -13,9 +13,10 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.failure import Failure
 from .._errors.figures import amount_
 from .._errors.safe import safe_repr
+from .._stores.key_ledgers import Window
 from .by_key import Key, by_label, key_names
 from .gate import Aside, AskingAttempt, Gate
-from .windows import Window, Windows, checked_per, per_label
+from .windows import Windows, checked_per, per_label
 
 CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats
@@ -192,8 +193,7 @@ MOST_UNTOLD = 5
 class SharedAmount(Protocol):
     """What is left of a budget, or of it in one window for one key: see `TaskBudget` and `SharedBudget`.
 
-    Attributes:
-        is_newly_spent: the next call that it turns away is the first, of those of all tasks.
+    `is_newly_spent`: the next call that it turns away is the first, of those of all tasks.
     """
 
     is_newly_spent: bool
@@ -207,11 +207,7 @@ class SharedAmount(Protocol):
 
 
 class Amounts(Protocol):
-    """The amounts of a budget: one for each key, in the window of now.
-
-    Attributes:
-        is_settled: whether what is reserved of them may come back.
-    """
+    """The amounts of a budget: one for each key, in the window of now; `is_settled`: what is reserved may come back."""
 
     is_settled: bool
 
@@ -223,11 +219,7 @@ class Amounts(Protocol):
 
 
 class TaskAmounts:
-    """The amounts of a budget in a task that is the whole job.
-
-    Args:
-        time: seconds since 1970.
-    """
+    """The amounts of a budget in a task that is the whole job, by the `time` since 1970."""
 
     # _amounts: those of the window that were asked for
 

@@ -23,11 +23,7 @@ class Keyed(Protocol):
 
 
 def key_names(value: Any) -> tuple[str, ...] | None:
-    """What `by=` accepts: None, the name of a parameter, or several of them.
-
-    Raises:
-        OptionError: something else, one name twice, or msgspec is not installed.
-    """
+    """What `by=` accepts: None, the name of a parameter, or several of them; OptionError for anything else."""
     if value is None:
         return None
     names = (value,) if isinstance(value, str) else value
@@ -62,15 +58,10 @@ def by_label(by: Sequence[str] | None) -> str | None:
 
 
 def key_of(by: Sequence[str], takes: Sequence[str] | None) -> Callable[[Any], Key]:
-    """Makes a function that gives the key of a row.
+    """Makes a function that gives the key of a row, which raises AsyncUDFError for values that no key can be made of.
 
     Keys are equal where a function cannot tell the values apart, as in a store: NULL is a key, 1 and 1.0 are two.
-
-    Args:
-        by: the names of the values that make the key.
-        takes: the names of a row's values, in their order; None: a row is a mapping.
-
-    The function raises AsyncUDFError for values that no key can be made of.
+    `takes`: the names of a row's values, in their order; None: a row is a mapping.
     """
     places: Sequence[Any] = by if takes is None else [takes.index(name) for name in by]
 

@@ -39,14 +39,8 @@ class Coordinator:
     """Runs scripts on the server. Of one event loop; an async context manager.
 
     A server that does not answer is asked again for `patience` seconds; then the task fails, for its limits cannot be
-    kept without it.
-
-    Args:
-        url: with the password.
-        namespace: the part of all key names that separates this application from others on the same server.
-
-    Raises:
-        OptionError: the library redis is missing, or the URL cannot be one.
+    kept without it. The namespace separates the keys of this application from those of others on the same server.
+    Raises OptionError without the library redis, or for a URL that cannot be one.
     """
 
     # A script whose answer was lost may have run: what it granted is lost, and no task has it twice.
@@ -108,11 +102,7 @@ class Coordinator:
         return f"{{asyncudf}}:{kind}:{name}" if for_all else f"{{asyncudf}}:{self._namespace}:{kind}:{name}"
 
     async def run(self, script: str, keys: Sequence[str], *arguments: object) -> Any:
-        """Run a script on the server; returns its answer.
-
-        Raises:
-            FatalError: the server has not answered for `patience` seconds, or refuses the password or the script.
-        """
+        """Run a script on the server; returns its answer. FatalError if there is none for `patience` seconds."""
         if script not in self._scripts:
             self._scripts[script] = self._redis.register_script(script)
         given = ["", *(f"{one:.17g}" if isinstance(one, float) else str(one) for one in arguments)]
@@ -283,6 +273,14 @@ local function text(number) return string.format('%.17g', number) end
 RUN = """
 local info = redis.pcall('INFO', 'server')  -- not every user may ask for it
 local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+"""
+
+# For how many seconds the server has kept all that it was told, as far as is known; goes after RUN.
+UPTIME = """
+local stats, kept = redis.pcall('INFO', 'stats'), 0
+if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
+  kept = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+end
 """
 
 # How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time

@@ -229,11 +229,7 @@ Source = Literal["openai", "anthropic", "github", "ietf"] | Callable[[Headers], 
 
 
 def dialect_of(source: Any, unit: str) -> Dialect:
-    """The dialect of a name, or of a function that reads headers.
-
-    Raises:
-        OptionError: there is none, or it does not have this unit.
-    """
+    """The dialect of a name, or of a function that reads headers; OptionError for another name or unit."""
     text(unit, "unit of a rate limit")
     if isinstance(source, str):
         if source not in DIALECTS:

@@ -11,7 +11,7 @@ from .._observe.counters import TaskCounters
 from .._observe.time_account import State
 from .by_key import Key
 
-LineKey = tuple[int, Key | None]  # the place of a limit or budget in `Attempt.keys`, and the key there
+LimitKey = tuple[int, Key | None]  # the place of a limit or budget in `Attempt.keys`, and the key there
 
 
 class Aside(NamedTuple):
@@ -22,7 +22,7 @@ class Aside(NamedTuple):
             over or the gate wakes it; None: only then.
     """
 
-    key: LineKey
+    key: LimitKey
     seconds: float | None
 
 

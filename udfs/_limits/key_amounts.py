@@ -7,9 +7,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
+from .._stores.key_ledgers import Window
 from .by_key import Key
 from .shared_budget import CALLS_AT_ONCE, COST_ROUNDING
-from .windows import Window
 
 MOST_SPENT = 10_000  # keys of which a task remembers that they are spent; of others it asks again
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .by_key import Key
-from .gate import Aside, AskingAttempt, Gate, LineKey
-from .rate_limit import Bucket, Line, RateLimit, limit_label
+from .gate import Aside, AskingAttempt, Gate, LimitKey
+from .rate_limit import Bucket, LimitTime, RateLimit, limit_label
 
 FEW = 1_000  # keys: whether fewer are still in use is not looked at
 
@@ -15,8 +15,7 @@ FEW = 1_000  # keys: whether fewer are still in use is not looked at
 class KeyPermits(Protocol):
     """The permits of each key: `OwnKeys` of a task, or `SharedKeys` of all tasks.
 
-    Attributes:
-        is_full: no other key may be asked for now; the task is woken when one may.
+    `is_full`: no other key may be asked for now; the task is woken when one may.
     """
 
     @property
@@ -46,7 +45,7 @@ class KeyGate(Gate):
         waiting: how many attempts of a key are aside.
     """
 
-    def __init__(self, limit: RateLimit, place: int, permits: KeyPermits, waiting: Callable[[LineKey], int]) -> None:
+    def __init__(self, limit: RateLimit, place: int, permits: KeyPermits, waiting: Callable[[LimitKey], int]) -> None:
         self.limit = limit_label(limit)
         self.limits = [self.limit]
         self.place = place
@@ -56,11 +55,11 @@ class KeyGate(Gate):
         if self._permits.is_full:
             return None
         key, cost = self._asked(attempt)
-        line = self.place, key
-        due = self._permits.due(key, cost, now, 1 + self._waiting(line))
+        place_and_key = self.place, key
+        due = self._permits.due(key, cost, now, 1 + self._waiting(place_and_key))
         if due is None:
-            return Aside(line, None)
-        return Aside(line, due - now) if due > now else 0.0
+            return Aside(place_and_key, None)
+        return Aside(place_and_key, due - now) if due > now else 0.0
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         self._permits.use(*self._asked(attempt), now)
@@ -88,26 +87,26 @@ class KeyTimes:
     # _most: keys; when there are more, those that are not in use are forgotten
 
     def __init__(self) -> None:
-        self._lines: dict[Key, Line] = {}
+        self._times: dict[Key, LimitTime] = {}
         self._lasts = 0.0
         self._most = FEW
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._times)
 
     def use_for(self, limit: RateLimit) -> None:
         """A limit of these permits uses it."""
         self._lasts = max(self._lasts, limit.saved * limit.interval + limit.period)
 
-    def of(self, key: Key, now: float) -> Line:
-        line = self._lines.get(key)
-        if line is None:
-            if len(self._lines) >= self._most:
+    def of(self, key: Key, now: float) -> LimitTime:
+        time = self._times.get(key)
+        if time is None:
+            if len(self._times) >= self._most:
                 used = now - self._lasts
-                self._lines = {k: one for k, one in self._lines.items() if max(one.empty_at, one.awaited) > used}
-                self._most = FEW + 2 * len(self._lines)
-            line = self._lines[key] = Line()
-        return line
+                self._times = {k: one for k, one in self._times.items() if max(one.empty_at, one.awaited) > used}
+                self._most = FEW + 2 * len(self._times)
+            time = self._times[key] = LimitTime()
+        return time
 
 
 class OwnKeys:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,10 +62,10 @@ class Learner:
 
     Args:
         shared_clock: seconds, of a clock that all tasks share.
+        heard: called when something newer is known.
 
     Attributes:
         learned: what is known of each, by its place in `rate_limit`.
-        heard: called when something newer is known.
     """
 
     # _silent: answered calls without a word of a limit; -1: there was one, or it was warned of
@@ -73,11 +73,10 @@ class Learner:
 
     def __init__(
         self, task: CallingTask, limits: Sequence[RateLimit], loop: asyncio.AbstractEventLoop,
-        shared_clock: Callable[[], float],
+        shared_clock: Callable[[], float], heard: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._task, self._loop, self._shared_clock = task, loop, shared_clock
+        self._task, self._loop, self._shared_clock, self._heard = task, loop, shared_clock, heard
         self.learned = {place: Learned(limit) for place, limit in enumerate(limits) if isinstance(limit, LearnedLimit)}
-        self.heard: Callable[[], None] = lambda: None
         self._warned: set[str] = set()
         self._silent = 0
         self._senseless = -math.inf
@@ -124,7 +123,7 @@ class Learner:
             self._senseless = began
             self._task.counters.totals.senseless_answers += 1
         if is_news:
-            self.heard()
+            self._heard()
 
     def waits(self, learned: Learned, seconds: float) -> None:
         """Calls wait so long until something is left of a limit."""
@@ -157,7 +156,7 @@ class LearningGate(PermitGate):
 
     def __init__(
         self,
-        limits: Sequence[RateLimit],
+        limits: Mapping[int, RateLimit],
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
         learner: Learner,
@@ -173,7 +172,7 @@ class LearningGate(PermitGate):
             cost = attempt.costs[place]
             self._set_pace(place, learned, cost, now)
             if cost and (own := learned.opens(cost, now)) > opens:
-                opens, self.limit = own, self.limits[place]
+                opens, self.limit = own, self._labels[place]
                 self._learner.waits(learned, own - now)
         return opens - now if opens > now else super().wait(attempt, now)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from .block_size import BlockSize, nap_of
-from .coordinator import LEASE, NOW_SCRIPT, RUN, Coordinator, PeriodicTask, TaskLink
+from .coordinator import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator, PeriodicTask, TaskLink
 from .credit import Credit
 from .gate import AskingAttempt, Gate
 from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, take, tightest
@@ -29,27 +29,27 @@ NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 #
 # Where the server has no entry of a limit, or one from before its restart, what was granted is unknown. Then the
 # limit begins when all of that has run out, after a lease, in a new epoch, which tells tasks that theirs are void.
-_LINE = (
+_STATE = (
     NOW_SCRIPT
     + RUN
     + """
 local CLOSE = 0.000002  -- seconds: the same time after some arithmetic
 local STRETCHES = 64  -- at most; the oldest are given up
 local KEEP = 86400  -- seconds that a limit outlives its last grant; a missing one costs a wait
-local function line_of(key, wait)
+local function state_of(key, wait)
   local epoch, made, numbers = string.match(redis.call('GET', key) or '', '((%w*)@%S+) (.*)')
   local free = {}
   for number in string.gmatch(numbers or '', '%S+') do free[#free + 1] = tonumber(number) end
   if made == run then return {epoch = epoch, free = free} end
   return {epoch = run .. '@' .. text(now), free = {math.max(now + wait, free[#free - 1] or -math.huge), math.huge}}
 end
-local function keep(key, line, earliest)
-  local free = line.free
+local function keep(key, state, earliest)
+  local free = state.free
   while free[2] <= earliest or #free > 2 * STRETCHES do
     table.remove(free, 1)
     table.remove(free, 1)
   end
-  local seconds, kept = math.max(0, free[#free - 1] - now) + KEEP, {line.epoch}
+  local seconds, kept = math.max(0, free[#free - 1] - now) + KEEP, {state.epoch}
   for i, time in ipairs(free) do kept[i + 1] = text(time) end
   redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds)))
 end
@@ -83,13 +83,10 @@ end
 #
 # keys: the limits. Arguments: time; for each limit the seconds before its first permits if the server began just now.
 OPEN = (
-    _LINE
+    _STATE
+    + UPTIME
     + """
-local stats, up = redis.pcall('INFO', 'stats'), 0
-if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
-  up = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-end
-for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - up), -math.huge) end
+for i, key in ipairs(KEYS) do keep(key, state_of(key, tonumber(ARGV[i + 1]) - kept), -math.huge) end
 """
 )
 
@@ -104,24 +101,24 @@ for i, key in ipairs(KEYS) do keep(key, line_of(key, tonumber(ARGV[i + 1]) - up)
 # may begin as far as it has permits; for each stretch that is given back its limit's number, epoch, start and end.
 # Answers the time, and for each limit the epoch, and the start and the end of the stretch.
 GRANT = (
-    _LINE
+    _STATE
     + _GIVE_BACK
     + """
 local SPAN = 0.1  -- seconds that are granted at most, beside what is there at once
 local question, numbers = KEYS[#KEYS], 3 * (#KEYS - 1) + 1
-local lines, asked, lease, due = {}, {}, tonumber(ARGV[numbers + 1]), math.max(now, tonumber(ARGV[numbers + 2]))
+local states, asked, lease, due = {}, {}, tonumber(ARGV[numbers + 1]), math.max(now, tonumber(ARGV[numbers + 2]))
 for i = 1, #KEYS - 1 do
   local saved, length, most = unpack(ARGV, 3 * i - 1, 3 * i + 1)
   saved, length, most = tonumber(saved), tonumber(length), tonumber(most)
-  lines[i] = line_of(KEYS[i], math.max(lease, length - saved))
-  lines[i].saved, lines[i].length, lines[i].most, lines[i].start, lines[i].last = saved, length, most, 0, 0
-  if most > 0 then asked[#asked + 1] = lines[i] end
+  states[i] = state_of(KEYS[i], math.max(lease, length - saved))
+  states[i].saved, states[i].length, states[i].most, states[i].start, states[i].last = saved, length, most, 0, 0
+  if most > 0 then asked[#asked + 1] = states[i] end
 end
 if #ARGV > numbers + 2 and not redis.call('GET', question) then
   redis.call('SET', question, '', 'PX', AGAIN)
   for at = numbers + 3, #ARGV, 4 do
-    local line = lines[tonumber(ARGV[at])]
-    if line.epoch == ARGV[at + 1] then give_back(line.free, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])) end
+    local state = states[tonumber(ARGV[at])]
+    if state.epoch == ARGV[at + 1] then give_back(state.free, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])) end
   end
 end
 local is_final
@@ -155,7 +152,7 @@ for _, one in ipairs(asked) do
   end
 end
 local answer = {text(now)}
-for i, one in ipairs(lines) do
+for i, one in ipairs(states) do
   keep(KEYS[i], one, now - one.saved)
   for _, said in ipairs({one.epoch, text(one.start), text(one.last)}) do answer[#answer + 1] = said end
 end
@@ -371,30 +368,29 @@ class SharedPermits(PeriodicTask):
 class PermitGate(Gate):
     """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
-    Args:
-        limits: all of them.
-        own: the permits of the task's own limits, each with its place in `rate_limit`.
-        shared: the places of the limits of the job, and their permits.
+    The limits that are not by key are named by their places in `rate_limit`: of each the permits are the task's own, or
+    `shared` by all.
     """
 
     def __init__(
         self,
-        limits: Sequence[RateLimit],
+        limits: Mapping[int, RateLimit],
         own: Sequence[tuple[int, Permits]],
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> None:
-        self.limits = [*map(limit_label, limits)]
-        places = [*(place for place, _ in own), *(shared[0] if shared is not None else ())]
-        self.limit = self.limits[max(places, key=lambda place: limits[place].interval)]  # until it is known
-        self._credits = [*map(Credit, limits)]
-        self.follows_calls = any(limit.settle is not None for limit in limits)
+        self._labels = {place: limit_label(limit) for place, limit in limits.items()}
+        self.limits = [*self._labels.values()]
+        self.limit = limit_label(max(limits.values(), key=lambda limit: limit.interval))  # until it is known
+        self._credits = [(place, Credit(limit)) for place, limit in limits.items()]
+        self._credit_of = dict(self._credits)
+        self.follows_calls = any(limit.settle is not None for limit in limits.values())
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
         given = attempt.costs
         assert given is not None
-        costs = [max(0.0, cost - credit.left(now)) for cost, credit in zip(given, self._credits, strict=False)]
+        costs = {place: max(0.0, given[place] - credit.left(now)) for place, credit in self._credits}
         own, own_costs = self._own, [costs[place] for place in self._places]
         if self._shared is None:
             wait = take(own, own_costs, now)
@@ -411,13 +407,13 @@ class PermitGate(Gate):
                 return None
             take(own, own_costs, now)
         if wait == 0.0:
-            for credit, cost, taken in zip(self._credits, given, costs, strict=False):
-                credit.use(cost - taken)
+            for place, credit in self._credits:
+                credit.use(given[place] - costs[place])
         return wait
 
     def follow(self, place: int, limit: RateLimit) -> None:
         """From now on the permits of the limit at this place come as this one says."""
-        self._credits[place].follow(limit)
+        self._credit_of[place].follow(limit)
         if place in self._places:
             self._own[self._places.index(place)].follow(limit)
         elif self._shared is not None:
@@ -426,11 +422,11 @@ class PermitGate(Gate):
 
     def settle(self, place: int, reserved: float, used: float, now: float) -> None:
         """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""
-        self._credits[place].add(reserved - used, now)
+        self._credit_of[place].add(reserved - used, now)
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
-        for credit in self._credits:
+        for _, credit in self._credits:
             credit.is_wanted = True
         if number is not None:
-            self.limit = self.limits[places[number]]
+            self.limit = self._labels[places[number]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal
@@ -278,6 +278,19 @@ def limit_label(limit: RateLimit) -> str:
     return f"{', '.join([limit._made_by, *shown])})"
 
 
+def check_names(limits: Iterable[RateLimit]) -> None:
+    """Raises OptionError for two limits of one name, which are one limit, of which one is by key."""
+    named = dict[tuple[str, Any], RateLimit]()
+    for limit in limits:
+        if limit.name is not None:
+            first = named.setdefault((limit.name, limit.scope), limit)
+            if (first.by is None) is not (limit.by is None):
+                raise OptionError(
+                    f"{limit_label(first)} and {limit_label(limit)} have one name, which makes them one limit, and "
+                    "only one of them has by=: give each a name of its own"
+                )
+
+
 def _period_label(period: float) -> str:
     return next((f'"{name}"' for name, seconds in PERIODS.items() if seconds == period), f"{period:g}")
 
@@ -322,11 +335,11 @@ def tightest(permits: Sequence[Permits], costs: Sequence[float], now: float) -> 
     if last <= now:
         return None
     spans = [cost * one.interval for one, cost in zip(permits, costs, strict=True)]  # in which each may change places
-    latest = [number for number, due in enumerate(dues) if due is not None and due > now and due + spans[number] >= last]
-    return max(latest, key=lambda number: spans[number])
+    latest = [at for at, due in enumerate(dues) if due is not None and due > now and due + spans[at] >= last]
+    return max(latest, key=lambda at: spans[at])
 
 
-class Line:
+class LimitTime:
     """The time of a limit, or of all limits of one name."""
 
     # empty_at: when there was, or will be, no permit left
@@ -346,15 +359,15 @@ class Bucket:
     (0.0, 0.1)
     """
 
-    # line.empty_at, one number, is the whole state. Since then a permit has come each `interval`, and never more than
+    # empty_at, one number, is the whole state. Since then a permit has come each `interval`, and never more than
     # `saved` are kept. A call that costs more begins when all are there, and leaves a debt. Any `t` seconds have at
     # most t / interval + saved permits, or one call's cost in place of `saved`.
     #
     # A call that waits is woken late. Permits that come between the time it waits for and its wake-up are kept beside
     # `saved`: these are the 2% that any second may have more.
 
-    def __init__(self, limit: RateLimit, line: Line | None = None) -> None:
-        self._line = line or Line()
+    def __init__(self, limit: RateLimit, time: LimitTime | None = None) -> None:
+        self._time = time or LimitTime()
         self.follow(limit)
 
     def follow(self, limit: RateLimit) -> None:
@@ -369,18 +382,18 @@ class Bucket:
         due = self._clamped(now) + min(cost, self._saved) * self.interval
         if due <= now + TIME_ROUNDING:
             return now
-        self._line.awaited = due
+        self._time.awaited = due
         return due
 
     def use(self, cost: float, now: float) -> None:
         """Take them, now that they are due."""
-        self._line.empty_at = self._clamped(now) + cost * self.interval
+        self._time.empty_at = self._clamped(now) + cost * self.interval
 
     def _clamped(self, now: float) -> float:
-        full, awaited = now, self._line.awaited
+        full, awaited = now, self._time.awaited
         if awaited <= now <= awaited + 2 * self._leeway:
             full = max(awaited, now - self._leeway)
-        return max(self._line.empty_at, full - self._saved * self.interval)
+        return max(self._time.empty_at, full - self._saved * self.interval)
 
 
 class LeasedPermits:

@@ -20,12 +20,8 @@ NEWS_WITHIN = 5.0  # seconds after which a task knows at the latest that calls o
 class RefusalGate(Gate):
     """Refusals: all calls pause, or begin at a pace, when there is evidence that the service needs it.
 
-    If the service refuses for good, the task ends, with one error for all its rows.
-
-    Args:
-        longest_wait: seconds; longer waits that a service asks for are capped; 0: refusals are errors like others.
-        patience: seconds for which a service may refuse all calls.
-        timeout: of a row, in seconds.
+    If the service refuses for good, for `patience` seconds, the task ends, with one error for all its rows. Waits are
+    capped at the `longest_wait`; with 0 refusals are errors like others.
     """
 
     # shared: what the other tasks know; None: this task has no coordinator

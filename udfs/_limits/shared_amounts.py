@@ -21,10 +21,7 @@ async def shared_amounts(
 ) -> AsyncIterator[SharedBudget | KeyedBudget]:
     """The amounts of a budget while the block runs.
 
-    Args:
-        name: under which tasks share it.
-        store: keeps what was spent of a budget with a name for the runs after this one.
-        wake_key: is called with a key when calls of it may begin that had to wait.
+    The store keeps what was spent of a budget with a name; `wake_key` is called when calls of a key may begin.
     """
     is_named = budget.name is not None  # then it is that of all who use the name
     store = store if is_named else None

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from .by_key import Key
-from .coordinator import LEASE, PACE_SCRIPT, QUESTION_GAP, RUN, Coordinator, PeriodicTask, TaskLink
+from .coordinator import LEASE, PACE_SCRIPT, QUESTION_GAP, RUN, UPTIME, Coordinator, PeriodicTask, TaskLink
 from .permits import IDLE_FOR, NEVER_USED, ROUND_TRIPS
 from .rate_limit import LeasedPermits, RateLimit
 
@@ -46,12 +46,9 @@ end
 # keys: the limit, the pace. Arguments: time, the seconds before its first permits if the server began just now.
 OPEN_KEYS = (
     _EPOCH
+    + UPTIME
     + """
-local stats, up = redis.pcall('INFO', 'stats'), 0
-if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~= '' then
-  up = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-end
-epoch_of(KEYS[1], tonumber(ARGV[2]) - up)
+epoch_of(KEYS[1], tonumber(ARGV[2]) - kept)
 """
 )
 

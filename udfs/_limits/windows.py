@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import math
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from .._errors.checks import Seconds, seconds
 from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr
+from .._stores.key_ledgers import Window
 
 DAY = 86_400.0  # seconds; UTC has no others, as the clocks of computers leave out leap seconds
-MOMENT = 1e-3  # seconds
 SHORTEST = 1.0  # seconds: the clocks of tasks differ by some milliseconds
 
 Per = Literal["day", "month"] | float
-
-
-class Window(NamedTuple):
-    """A span of time: its first second since 1970, the one after its last, and what people are shown."""
-
-    start: float
-    end: float
-    name: str
-
-    @property
-    def key(self) -> str:
-        """Where its amounts are kept; empty for the whole time."""
-        return self.name and f"{self.start:.17g}"
-
-    def left(self, time: float) -> float | None:
-        """Seconds after which to ask for the next one, more than 0; None if it does not end."""
-        return None if math.isinf(self.end) else max(MOMENT, self.end - time)
 
 
 WHOLE_TIME = Window(-math.inf, math.inf, "")
 
 
 def checked_per(value: Seconds | Literal["day", "month"] | None) -> Per | None:
-    """The length of windows that a budget gives; a day in seconds is "day" too.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """The length of windows that a budget gives, where a day in seconds is "day" too; OptionError if it is none."""
     if value is None or value in ("day", "month"):
         return value  # type: ignore[return-value]
     if isinstance(value, str) or not isinstance(value, (int, float, timedelta)):
@@ -76,8 +56,8 @@ def window_at(per: Per | None, time: float) -> Window:
         return WHOLE_TIME
     if per == "month":
         first = _utc(time).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        following = (first + timedelta(days=31)).replace(day=1)
-        return Window(first.timestamp(), following.timestamp(), f"{first:%Y-%m}")
+        start = first.timestamp()
+        return Window(start, start + monthrange(first.year, first.month)[1] * DAY, f"{first:%Y-%m}")
     length = DAY if isinstance(per, str) else per
     number = math.floor(time / length)
     number += time >= (number + 1) * length  # the quotient was rounded; each window begins where the last one ends
@@ -91,11 +71,7 @@ def _utc(time: float) -> datetime:
 
 
 class Windows:
-    """The window of now, which only moves forward: a clock that is set back opens none again.
-
-    Args:
-        per: the length of each; None: there is one, the whole time.
-    """
+    """The window of now, which only moves forward: a clock that is set back opens none again."""
 
     def __init__(self, per: Seconds | Literal["day", "month"] | None) -> None:
         self._per: Per | None = checked_per(per)

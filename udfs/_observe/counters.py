@@ -17,7 +17,6 @@ class TaskCounters:
 
     Args:
         clock: seconds; of better resolution than the loop's own, where that has only milliseconds.
-        spark_thread: shows when Spark's thread was away.
         waited: seconds for which the task has waited for its first rows.
         processor: seconds of processor time that the process has used.
     """
@@ -59,7 +58,6 @@ class TaskCounters:
 
     @property
     def calls_answered(self) -> int:
-        """Calls that have ended without an error."""
         return self.calls_ended - self.failed_calls
 
     def so_far(self) -> dict[str, int]:
@@ -76,7 +74,6 @@ class TaskCounters:
         self.totals.attempts += count
 
     def fold(self) -> None:
-        """Count the calls that have ended."""
         totals, count = self.totals, len(self.latencies)
         totals.calls += count
         totals.attempts += count

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
@@ -63,7 +63,6 @@ class Finding:
 
 
 def as_text(finding: Finding) -> str:
-    """A finding as people read it: a line, and a second one with what fixes it."""
     line = f"{finding.status:<5} {_visible(finding.name):<22} {_visible(finding.found)}"
     return f"{line}\n{'':<28} -> {_visible(finding.fix)}" if finding.fix else line
 
@@ -71,11 +70,6 @@ def as_text(finding: Finding) -> str:
 def _visible(text: str) -> str:
     # A path may hold a line break, or a terminal's control sequence.
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def exit_status(findings: Iterable[Finding]) -> int:
-    """0 if work can go on, 1 if something fails."""
-    return int(any(finding.status == "fail" for finding in findings))
 
 
 def examine(capacity: int, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -97,7 +91,7 @@ def examine(capacity: int, environment: Mapping[str, str] = os.environ) -> Itera
             found = f"cannot be looked at: {type(error).__name__}: {short_message(str(error))}"
             fix = "please report this: it is a bug of the doctor"
             if isinstance(error, ModuleNotFoundError):
-                fix = f"{sys.executable} -m pip install {(error.name or '').partition('.')[0]}"
+                fix = _install((error.name or "").partition(".")[0])
             yield Finding(name, "fail", found, fix)
 
 
@@ -118,11 +112,15 @@ def check_packages() -> list[Finding]:
 def _check(required: Requirement, version: str) -> Finding:
     if fits(version, required):
         return Finding(required.name, "ok", version)
-    fix = shlex.join([sys.executable, "-m", "pip", "install", f"{required.name}{required.specifier}"])
+    fix = _install(f"{required.name}{required.specifier}")
     if required.name == "Python":
         fix = "make a virtual environment with another Python, and install asyncudf there"
     found = f"{version or 'not installed'}, and asyncudf needs {required.specifier or 'it'}"
     return Finding(required.name, "fail", found, fix)
+
+
+def _install(*packages: str) -> str:
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 
 def check_extras() -> list[Finding]:
@@ -158,7 +156,7 @@ def fits(version: str, required: Requirement) -> bool:
 
 
 def version_of(package: str) -> str:
-    """The installed version of a package; empty if it is not installed."""
+    """The installed version; empty if it is not installed."""
     try:
         return importlib.metadata.version(package) or ""
     except importlib.metadata.PackageNotFoundError:
@@ -196,8 +194,7 @@ def check_pythons(environment: Mapping[str, str]) -> Finding:
     """Whether asyncudf can be imported here, and the Python of Spark's workers has the same version and packages."""
     version, problem, _ = look_at(sys.executable)
     if problem:
-        needed = [f"{one.name}{one.specifier}" for one in _needed()]
-        fix = shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", *needed])
+        fix = _install("--force-reinstall", *(f"{one.name}{one.specifier}" for one in _needed()))
         return Finding("driver's Python", "fail", f"{sys.executable} {problem}", fix)
     if client := connect_client():
         found = f"{client}: workers run where it connects to, and need Python {version} and asyncudf there"
@@ -206,11 +203,10 @@ def check_pythons(environment: Mapping[str, str]) -> Finding:
     used = {one.name for one in (*_needed(), *(one for extra in EXTRAS for one in required(extra)))}
     other, problem, lacks = look_at(program or "python3", sorted(filter(version_of, used)))
     shown = program or "not set, so workers take python3 from PATH, which"
-    fix = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
-    if sys.platform == "win32":
-        fix = f'set "PYSPARK_PYTHON={sys.executable}"'
+    posix, windows = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}", f'set "PYSPARK_PYTHON={sys.executable}"'
+    fix = windows if sys.platform == "win32" else posix
     if other and other != version:
-        return Finding("PYSPARK_PYTHON", "fail", f"{shown} is Python {other}, the driver's is {version}", fix)
+        problem = f"is Python {other}, the driver's is {version}"
     if problem:
         return Finding("PYSPARK_PYTHON", "fail", f"{shown} {problem}", fix)
     if lacks:
@@ -231,7 +227,6 @@ def look_at(program: str, names: Sequence[str] = ()) -> tuple[str, str, list[str
 
 
 def check_open_files(capacity: int) -> list[Finding]:
-    """The limits of open files in a process against the calls of one task."""
     if sys.platform == "win32":
         return []
     import resource

@@ -260,7 +260,6 @@ class FunctionMetrics:
         self.unsettled[counted_as(error, self.unsettled)] += 1
 
     def merge(self, other: FunctionMetrics) -> None:
-        """Add what the function did in other tasks."""
         mine, more = vars(self), vars(other)
         for name, kind in _STORED:
             mine[name] = kind.add(mine[name], more[name])
@@ -321,7 +320,6 @@ class SinkRows(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The counts, for behind a number of rows."""
         return ", ".join(f"{count(rows)} {name}" for name, rows in self.parts)
 
     def __str__(self) -> str:

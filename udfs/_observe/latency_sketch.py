@@ -40,7 +40,6 @@ class LatencySketch:
 
     @classmethod
     def of(cls, latencies: Sequence[float]) -> LatencySketch:
-        """Of calls that took so many seconds each."""
         sketch = cls()
         sketch.add(latencies)
         return sketch

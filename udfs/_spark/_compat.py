@@ -117,7 +117,6 @@ def setting(session: Any, name: str) -> str:
 
 
 def change_setting(session: Any, name: str, value: str | None) -> None:
-    """Set it; with None unset it."""
     if value is None:
         session.conf.unset(name)
     else:
@@ -182,7 +181,6 @@ def column_type(data_type: spark.DataType) -> spark.DataType:
 
 
 def inside(data_type: spark.DataType) -> Iterator[spark.DataType]:
-    """A type, and the types inside it."""
     yield data_type
     match data_type:
         case spark.ArrayType():

@@ -129,15 +129,8 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
 
     If none is given, the first call starts a server on the driver, one for the Spark application: on loopback in local
     mode, else on `spark.driver.host`. It ends with the application. A server that is killed comes back at the same
-    address, and running tasks go on. If it cannot come back they fail, and the next query gets another server.
-
-    Args:
-        given: the option `coordinator`: the URL of a Redis or Valkey server, or None.
-        session: None for the active one.
-
-    Raises:
-        OptionError: there can be no coordinator, or what was given is not the URL of one that all tasks share. The
-            message names the ways out, and no secret.
+    address, and running tasks go on. If it cannot come back they fail, and the next query gets another server. Raises
+    OptionError, which names the ways out and no secret, if there is none that all tasks share.
     """
     need("a limit of the whole job", "coordinator", "redis")
     session = SparkSession.active() if session is None else session

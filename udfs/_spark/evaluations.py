@@ -67,7 +67,6 @@ class ChainTask:
             yield from pipe(filled, self._start, SourceReader(self.plan))
 
     def side_output_type(self, tag: OutputTag) -> Any:
-        """The Arrow type of a side output's rows."""
         return side_output_type(tag, self.timestamp)
 
     def _start(
@@ -142,7 +141,6 @@ class PersistedResults:
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
     def persist(self, frame: DataFrame) -> DataFrame:
-        """Have Spark persist a DataFrame from its first action on."""
         self._frames.append(_persist(frame))
         return frame
 
@@ -220,11 +218,7 @@ class StreamSource:
         return self.persisted.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
-        """A result as a DataFrame, evaluated together with the side outputs that may be read later, unless `alone`.
-
-        Raises:
-            FunctionError: side outputs of a streaming DataFrame.
-        """
+        """A result, evaluated with the side outputs that may be read later, unless `alone`; no stream has these."""
         node, df = result.node, self._df()
         if df.isStreaming and (result.tag is not None or self.may_write(node, DEAD_LETTERS)):
             raise FunctionError(STREAMING)
@@ -316,11 +310,7 @@ UNDECLARED = spark.StructType().add("tag", "string").add("rows", "binary")
 
 
 def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: bool = False) -> ResultPlan:
-    """The plan of one result of a chain; see `ResultPlan`.
-
-    Raises:
-        FunctionError: the operators of the stream write columns of one name and different types.
-    """
+    """The plan of one result; FunctionError if operators write columns of one name and different types."""
     schema, written = node.schema, None
     if undeclared:
         schema = UNDECLARED

@@ -164,8 +164,7 @@ class ResultTable:
     def _newest(self, arguments: spark.DataType | None = None) -> DataFrame:
         """A row for each key: the newest result, and the error of the last call if it failed.
 
-        Args:
-            arguments: the type that they must have; None where there has to be a table.
+        `arguments`: the type that they must have; None where there has to be a table.
         """
         rows = self._read(arguments)
         found = {field.name: field.dataType for field in rows.schema.fields}

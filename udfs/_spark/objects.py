@@ -203,11 +203,7 @@ def user_defined_parameters(spec: FunctionSpec) -> dict[int, spark.UserDefinedTy
 
 
 def user_defined_type(arrow_type: pa.DataType, udt: spark.UserDefinedType, who: str) -> pa.DataType:
-    """The type of a column that Spark has written, of which a function wants the objects of a user-defined type.
-
-    Raises:
-        AsyncUDFError: Spark stores them as something else.
-    """
+    """The type of a column of objects of a user-defined type; AsyncUDFError if Spark stores them as something else."""
     stored = to_arrow(udt.sqlType())
     if normalized(arrow_type) != normalized(stored):
         raise AsyncUDFError(

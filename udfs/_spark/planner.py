@@ -24,7 +24,7 @@ from .._errors.records import ERROR_FIELDS, Redact
 from .._errors.safe import safe_repr
 from .._functions.annotations import UnknownTypeError
 from .._functions.options import OnError, Options
-from .._functions.process_function import FlatMapFunction, MapFunction, plain_function, process_function
+from .._functions.process_function import FlatMapFunction, MapFunction, name_of_plain, name_of_process
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from .._stores.keys import ResultKeys
@@ -91,11 +91,7 @@ def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) ->
 
 
 def plan_declared_function(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function_offline`, for a process without a driver; the result is of a type that is known.
-
-    Raises:
-        FunctionError: it is not.
-    """
+    """As `plan_function_offline`, for a process without a driver; FunctionError for a type that is not known."""
     function_plan = plan_function_offline(spec, options, returns)
     if function_plan.declared is None:
         raise _not_inferred(spec)
@@ -191,7 +187,6 @@ def _watermark_column_node(parent: StreamNode, strategy: WatermarkStrategy, name
 
 
 def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
-    """The same rows with event times and watermarks."""
     position = schemas.watermark_position(strategy, parent.schema.fields)
     if strategy.source is WatermarkSource.NOTHING and not parent.layout.is_source:
         raise FunctionError(
@@ -202,7 +197,7 @@ def assign_node(parent: StreamNode, strategy: WatermarkStrategy) -> StreamNode:
 
 def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Redact | None) -> StreamNode:
     """The rows for which a function returns something true."""
-    name = plain_function(function, "filter")
+    name = name_of_plain(function, "filter")
     check_function_picklable(name, function)
     parent.layout.whole()  # raises where two columns of one name cannot be a dict
     return StreamNode(FilterFactory(name, function, redact), (parent,), parent.layout, parent.schema)
@@ -211,10 +206,10 @@ def filter_node(parent: StreamNode, function: Callable[[Any], Any], redact: Reda
 def process_node(parent: StreamNode, method: str, function: Any, returns: Any, redact: Redact | None) -> StreamNode:
     """The rows that a plain function makes of each row; with the same columns unless `returns` names others."""
     if method == "process":
-        name = process_function(function)
+        name = name_of_process(function)
         process, function = function, None
     else:
-        name = plain_function(function, method)
+        name = name_of_plain(function, method)
         process = (MapFunction if method == "map" else FlatMapFunction)(function)
     check_function_picklable(name, function or process)
     parent.layout.whole()
@@ -224,7 +219,6 @@ def process_node(parent: StreamNode, method: str, function: Any, returns: Any, r
 
 
 def union_node(parents: Sequence[StreamNode]) -> StreamNode:
-    """The rows of several streams of the same columns."""
     # Columns must agree in name, type and order. To reorder them silently would be one more rule; `map` does it.
     wanted = [(field.name, schemas.as_nullable(field.dataType)) for field in parents[0].schema.fields]
     for parent in parents[1:]:

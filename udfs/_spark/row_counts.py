@@ -29,9 +29,7 @@ def count_rows(
 ) -> RowCounts:
     """Count in one query, which reads the columns of the function alone.
 
-    Args:
-        skips_nulls: rows with a NULL among the arguments make no call.
-        approximate: count distinct arguments with an error of about 5%, and without a shuffle of all of them.
+    `approximate`: distinct arguments with an error of about 5%, and without a shuffle of all of them.
     """
     fields = df.schema.fields
     check_source(df.schema, "the DataFrame")

@@ -119,11 +119,7 @@ def is_comparable(data_type: spark.DataType) -> bool:
 def joined_schema(
     fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str, *, may_name: bool = False
 ) -> spark.StructType:
-    """The columns, then the added ones. Raises FunctionError if two have one name.
-
-    Args:
-        may_name: whether the caller's `as_` would put the added columns into one.
-    """
+    """The columns, then the added ones. FunctionError if two have one name; `may_name`: `as_` would mend it."""
     seen = {field.name.lower() for field in fields}
     for field in added:
         if field.name.lower() in seen:
@@ -234,12 +230,7 @@ def _literally(name: str) -> str:
 
 
 def column_names(columns: Sequence[Any], schema: spark.StructType, df: DataFrame | None) -> tuple[str, ...]:
-    """The names of the columns that are given.
-
-    Args:
-        schema: all columns that there are.
-        df: the DataFrame that has them, if there is one: `df.id` is certain then.
-    """
+    """The names of the columns that are given, among those of the schema; of its own `df` one is certain."""
     return tuple(column if isinstance(column, str) else _name(column, schema, df) for column in columns)
 
 

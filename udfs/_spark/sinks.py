@@ -123,7 +123,6 @@ class SinkTask(ChainTask):
 
     @property
     def letters(self) -> spark.StructType:
-        """The columns of the dead letters."""
         schema: spark.StructType = self.results[0].schema
         return schema
 
@@ -150,7 +149,6 @@ def letters_in(letters: bytes) -> list[pa.RecordBatch]:
 
 
 def read_letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The worker's side of reading dead letters."""
     for batch in batches:
         for letters in batch.column(0):
             yield from letters_in(letters.as_py())
@@ -163,11 +161,7 @@ def sink_task(
     report_spec: TaskReportSpec,
     df: DataFrame | None = None,
 ) -> SinkTask:
-    """The task of a sink over rows of this schema; needs no session.
-
-    Args:
-        columns: those that the function reads: their names, or references to columns of `df`.
-    """
+    """The task of a sink over rows of this schema, of which the function reads these columns; needs no session."""
     check_source(schema, "the DataFrame")
     source = rows_node(schema)
     spec, positions = arguments(plan.spec, schema.fields, column_names(columns, schema, df))

@@ -20,11 +20,7 @@ from .objects import with_objects
 
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
-    """Arrow's type for one of Spark's, with an `ObjectType` where Arrow does not say all of it.
-
-    Raises:
-        FunctionError: there is none; names the way out.
-    """
+    """Arrow's type for one of Spark's, with an `ObjectType` where it says too little; FunctionError without one."""
     try:
         return with_objects(to_arrow(declared), declared)
     except (TypeError, ValueError) as error:
@@ -100,11 +96,7 @@ _INTERVALS: Sequence[tuple[Any, tuple[str, ...]]] = (
 
 
 def side_output_type(tag: OutputTag, timestamp: str = "timestamp_ltz") -> pa.DataType:
-    """The Arrow type of a side output's rows, on an executor; `timestamp` is what this word means on the driver.
-
-    Raises:
-        FunctionError: the schema is a text that only Spark's own parser knows.
-    """
+    """The Arrow type of a side output's rows, on an executor; `timestamp` is what this word means on the driver."""
     schema = tag.schema
     if not isinstance(schema, spark.DataType):
         try:
@@ -115,11 +107,7 @@ def side_output_type(tag: OutputTag, timestamp: str = "timestamp_ltz") -> pa.Dat
 
 
 def parsed_offline(ddl: str, timestamp: str = "timestamp_ltz") -> spark.DataType:
-    """The type that a DDL text declares, read without a session; `timestamp` is the type that this word means.
-
-    Raises:
-        UnknownTypeError: it is not DDL, or a part of DDL that only Spark's parser knows.
-    """
+    """The type that a DDL text declares, read without a session; UnknownTypeError if only Spark's parser knows it."""
     # "temp double, sky string" is a struct without struct<>.
     for parse in (_type, _struct):
         try:

@@ -50,15 +50,13 @@ def start_bridge(
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
 ) -> Bridge[Iterable[InputElement], Any]:
-    """Start a chain in the current Spark task, on a loop of its own.
+    """Start a chain in the current Spark task, on a loop of its own, where `built` gets it.
 
     Args:
         outputs_of: makes the outputs of the results, which call `emit` with each batch for Spark.
         nothing: makes a batch without rows.
-        report_spec: what the task's report says, and to whom.
         side_types: as in `TaskEnvironment`.
         waited: seconds for which the task has waited for its first rows.
-        built: gets the chain, on the loop's thread.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
@@ -141,10 +139,8 @@ def start_function(
 
     Args:
         write: makes a batch for Spark of results and their origins.
-        names, arrow_types: of the columns that the function reads.
         rows: the most results in a batch: about as many as Spark's input batches have. Large results are bounded in
             bytes as well.
-        report_spec, waited: as in `start_bridge`.
     """
     weigh = plan.weigh
     size_of = None if weigh is None else lambda values, origins: sum(map(weigh, values))

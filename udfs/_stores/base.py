@@ -298,7 +298,6 @@ def need(what: str, extra: str, *libraries: str) -> None:
 
 
 def result_store(value: Any, name: str) -> ResultStore:
-    """The store that an option gives."""
     if not isinstance(value, ResultStore):
         raise OptionError(f"{name} must be a ResultStore, such as ResultStore.disk('/data'), not {safe_repr(value)}")
     check_attributes(value)
@@ -306,11 +305,7 @@ def result_store(value: Any, name: str) -> ResultStore:
 
 
 def check_attributes(store: Any) -> None:
-    """Check that a store, also one of a user's class, has its methods, and a ttl, error_ttl and key that can work.
-
-    Raises:
-        OptionError: one cannot. The message names it, its value, and what it must be.
-    """
+    """Check the methods, ttl, error_ttl and key of a store, also of a user's class; OptionError if one cannot work."""
     for needed in ("get_many(keys)", "put_many(items, ttl)"):
         name = needed.split("(")[0]
         if getattr(type(store), name) is getattr(ResultStore, name):

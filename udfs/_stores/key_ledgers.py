@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .base import ResultStore, location_of
-from .ledgers import locked
-from .local import LocalFolder
-from .redis import RedisServer
+from .base import ResultStore
+from .ledgers import kept_beside, locked
 
 if TYPE_CHECKING:
     import sqlite3
 
+MOMENT = 1e-3  # seconds
 KEEP_OVER = 86_400_000  # milliseconds that Redis keeps a window after its end
 
 # Tasks add what they have got and given back, in any order. A batch that is sent again, as its answer was lost, has the
@@ -32,35 +31,34 @@ end
 """
 
 
-class Span(Protocol):
-    """A window: its begin and its end in seconds since 1970, and a name; one without an end is the whole time."""
+class Window(NamedTuple):
+    """A span of time: its first second since 1970, the one after its last, and what people are shown."""
+
+    start: float
+    end: float
+    name: str
 
     @property
-    def start(self) -> float: ...
-    @property
-    def end(self) -> float: ...
-    @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """Where its amounts are kept; empty for the whole time."""
+        return self.name and f"{self.start:.17g}"
+
+    def left(self, time: float) -> float | None:
+        """Seconds after which to ask for the next one, more than 0; None if it does not end."""
+        return None if math.isinf(self.end) else max(MOMENT, self.end - time)
 
 
 @contextlib.asynccontextmanager
 async def key_ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[KeyLedger | None]:
-    """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
-    location = location_of(store)
-    if isinstance(location, RedisServer):
-        client = location.client()
-        try:
-            yield RedisKeyLedger(client, f"{location.prefix}:asyncudf.budget:{budget}")
-        finally:
-            await client.aclose()
-    elif isinstance(location, LocalFolder) and location.path is not None:
-        ledger = FolderKeyLedger(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
+    """The ledger of a budget, as in `kept_beside`."""
+    kept: contextlib.AbstractAsyncContextManager[KeyLedger | None]
+    kept = kept_beside(store, budget, RedisKeyLedger, FolderKeyLedger)
+    async with kept as ledger:
         try:
             yield ledger
         finally:
-            ledger.close()
-    else:
-        yield None
+            if isinstance(ledger, FolderKeyLedger):
+                ledger.close()
 
 
 class RedisKeyLedger:
@@ -73,12 +71,12 @@ class RedisKeyLedger:
         """When the newest window began; 0 if there is none."""
         return float(await self._client.get(f"{self._name}:newest") or 0.0)
 
-    async def spent(self, window: Span, keys: Sequence[str]) -> dict[str, float]:
+    async def spent(self, window: Window, keys: Sequence[str]) -> dict[str, float]:
         """What all runs have spent of these keys."""
         found = await self._client.hmget(self._hash(window), keys)
         return {key: float(amount or 0.0) for key, amount in zip(keys, found, strict=True)}
 
-    async def add(self, window: Span, task: str, number: int, amounts: Mapping[str, float]) -> None:
+    async def add(self, window: Window, task: str, number: int, amounts: Mapping[str, float]) -> None:
         """Add these amounts, once for each number of the task."""
         names = [self._hash(window), f"{self._name}:newest", f"{self._name}:task:{task}"]
         is_whole = not window.key
@@ -86,7 +84,7 @@ class RedisKeyLedger:
         pairs = [part for key, amount in amounts.items() for part in (key, f"{amount:.17g}")]
         await self._client.eval(ADD, 3, *names, number, "" if is_whole else f"{window.start:.17g}", end, *pairs)
 
-    def _hash(self, window: Span) -> str:
+    def _hash(self, window: Window) -> str:
         return f"{self._name}:{window.key}"
 
 
@@ -102,7 +100,7 @@ class FolderKeyLedger:
             (found,) = database.execute("SELECT max(start) FROM spent").fetchone()
         return float(found or 0.0)
 
-    async def spent(self, window: Span, keys: Sequence[str]) -> dict[str, float]:
+    async def spent(self, window: Window, keys: Sequence[str]) -> dict[str, float]:
         with self._opened() as database:
             found = {
                 key: database.execute("SELECT amount FROM spent WHERE start = ? AND key = ?", (_start(window), key))
@@ -110,7 +108,7 @@ class FolderKeyLedger:
             }
             return {key: float((rows.fetchone() or (0.0,))[0]) for key, rows in found.items()}
 
-    async def add(self, window: Span, task: str, number: int, amounts: Mapping[str, float]) -> None:
+    async def add(self, window: Window, task: str, number: int, amounts: Mapping[str, float]) -> None:
         start = _start(window)
         with self._opened() as database:
             database.execute("DELETE FROM spent WHERE start < ?", (start,))
@@ -142,7 +140,7 @@ class FolderKeyLedger:
                 yield self._database
 
 
-def _start(window: Span) -> float:
+def _start(window: Window) -> float:
     return window.start if window.key else 0.0
 
 

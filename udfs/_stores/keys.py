@@ -29,9 +29,7 @@ class ResultKeys:
     Equal arguments have equal keys in all processes, on all hosts, with all versions of Python.
 
     Args:
-        function: its module and qualified name.
         version: of the function; another one where the function has changed.
-        declared: the declared type of a result, as a text.
         key: a function of the arguments, whose result stands for them.
         defaults: of parameters, which are arguments too.
     """
@@ -53,11 +51,7 @@ class ResultKeys:
         self._key = key
 
     def of(self, arguments: Arguments) -> bytes:
-        """The key of a row; where it is a mapping, the names count too.
-
-        Raises:
-            AsyncUDFError: an argument, or what `key` has made of them, has no canonical form.
-        """
+        """The key of a row, of a mapping with its names; AsyncUDFError for a value that has no canonical form."""
         if self._key is None:
             return self._made(canonical(arguments))
         # A mapping is one argument.

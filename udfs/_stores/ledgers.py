@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .base import ResultStore, location_of
 from .local import LocalFolder
 from .redis import RedisServer
+
+Kept = TypeVar("Kept")
 
 # An entry counts if its number is higher than that of the entry before: tasks write what the coordinator has answered
 # them, and an older answer must not replace a younger one.
@@ -30,19 +32,26 @@ def keeps_ledgers(store: ResultStore | None) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[Ledger | None]:
+async def kept_beside(
+    store: ResultStore | None, budget: str, on_redis: Callable[[Any, str], Kept], in_folder: Callable[[Path], Kept]
+) -> AsyncIterator[Kept | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
     location = location_of(store)
     if isinstance(location, RedisServer):
         client = location.client()
         try:
-            yield RedisLedger(client, f"{location.prefix}:asyncudf.budget:{budget}")
+            yield on_redis(client, f"{location.prefix}:asyncudf.budget:{budget}")
         finally:
             await client.aclose()
     elif isinstance(location, LocalFolder) and location.path is not None:
-        yield FolderLedger(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
+        yield in_folder(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
     else:
         yield None
+
+
+def ledger_of(store: ResultStore | None, budget: str) -> contextlib.AbstractAsyncContextManager[Ledger | None]:
+    """The ledger of a budget, as in `kept_beside`."""
+    return kept_beside(store, budget, RedisLedger, FolderLedger)
 
 
 class RedisLedger:
@@ -52,7 +61,6 @@ class RedisLedger:
         self._client, self._key = client, key
 
     async def spent_before(self, run: str) -> float:
-        """What other runs have spent."""
         entries = await self._client.hgetall(self._key)
         return sum(float(entry.split()[1]) for name, entry in entries.items() if name.decode() != run)
 

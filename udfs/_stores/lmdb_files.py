@@ -96,11 +96,7 @@ class RotatingFiles:
             os.close(lock)
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write entries to the youngest file, or to a new one if that is full; for the one that has the writer's lock.
-
-        Raises:
-            AsyncUDFError: they do not fit into an empty file, or a file cannot be written.
-        """
+        """Write entries, to a new file if the youngest is full; for the one that has the writer's lock."""
         files = self.current()
         if files and not self._is_too_large(files[0]) and files[0].put(entries):
             return
@@ -299,9 +295,7 @@ _registry = threading.Lock()  # the chains of a notebook's tests run in threads;
 def _opened(path: str, size: int, *, create: bool = False) -> LmdbFile:
     """A use of the file, to be closed. A process must not open an LMDB file twice, so its uses share one object.
 
-    Raises:
-        AsyncUDFError, OSError: as `RotatingFiles`.
-        FileNotFoundError: it is not there, and not to be made.
+    Raises as `RotatingFiles`, and FileNotFoundError if it is not there, and not to be made.
     """
     folder, name = os.path.split(path)
     path = os.path.join(os.path.realpath(folder), name)
@@ -352,12 +346,7 @@ def _make_private(path: str) -> None:
 
 
 def regular_file(path: str, *, create: bool = False) -> int:
-    """An open file of this user's; no link, FIFO or anything else.
-
-    Raises:
-        AsyncUDFError: it is something else.
-        OSError: it cannot be read and written, or is not there.
-    """
+    """An open file of this user's; AsyncUDFError for a link, a FIFO or anything else."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     refused = f"{path} is no regular file of this user's, and cannot be part of a store; remove it"
     try:

@@ -155,11 +155,7 @@ class RedisResults:
 
 
 def checked_url(url: str, option: str = "url") -> str:
-    """Check the URL of a server, the value of this option.
-
-    Raises:
-        OptionError: it is no URL of a server. The message has no part of it that could be of a password.
-    """
+    """Check the URL of a server, the value of this option; OptionError, without a part that could be of a password."""
     if not isinstance(url, str):
         raise OptionError(f"{option} must be a text such as 'redis://localhost:6379/0', not {safe_repr(url)}")
     try:

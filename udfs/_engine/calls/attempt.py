@@ -9,7 +9,7 @@ from asyncudf.queues import StreamRecord
 
 from ..._functions.async_function import CallState
 from ..._limits.by_key import Key
-from ..._limits.gate import LineKey
+from ..._limits.gate import LimitKey
 from .row import NO_TROUBLE, Row
 
 
@@ -26,20 +26,20 @@ class Attempt:
     #
     # A row whose deadline comes leaves the attempt: it is the attempt of those of `rows` whose `attempt` it is.
     #
+    # asks_for: the key for which it asks once more, having been set aside
     # began: when it was let begin
     # costs: in permits of each rate limit, and then of each budget; None: not asked yet
     # counts_for_breaker: whether a failure says something about the service
     # has_asked: whether the limits have let it begin, and are told when it ends
     # keys: for each rate limit and then each budget, None where it is not by key; empty if none is
     # left: how many of its rows have left it
-    # line: the key that it asks for once more, having been set aside
     # number: the most attempts that one of its rows had, with this one
     # reserved: of these costs, until it is known what it did cost; None: nothing will be given back
     # state: what the function can ask for; None if it cannot
     # ticket: that the circuit breaker has given it
 
     __slots__ = (
-        "began", "costs", "counts_for_breaker", "has_asked", "keys", "left", "line", "may_be_joined", "number",
+        "asks_for", "began", "costs", "counts_for_breaker", "has_asked", "keys", "left", "may_be_joined", "number",
         "reserved", "rows", "slot", "state", "ticket",
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ class Attempt:
         self.counts_for_breaker = True
         self.costs: Sequence[float] | None = None
         self.keys: Sequence[Key | None] = ()
-        self.line: LineKey | None = None
+        self.asks_for: LimitKey | None = None
         self.reserved: Sequence[float] | None = None
         self.state: CallState | None = None
 

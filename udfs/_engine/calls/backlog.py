@@ -49,12 +49,12 @@ class Backlog:
     @property
     def later(self) -> int:
         """How many rows are in back-off, or aside."""
-        return len(self._backing_off) + self.aside.count
+        return len(self._backing_off) + len(self.aside.attempts)
 
     @property
     def is_waiting(self) -> bool:
         """Whether rows are ready, or will be."""
-        return bool(self.ready or self._backing_off or self.aside.count)
+        return bool(self.ready or self._backing_off or self.aside.attempts)
 
     @property
     def rows(self) -> Iterator[Row]:
@@ -97,11 +97,7 @@ class Backlog:
                 return
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, as_one: bool) -> None:
-        """Let rows be ready after so many seconds, which is before their deadlines.
-
-        Args:
-            as_one: as one attempt, which no other row joins; else each waits for others to be called with.
-        """
+        """Let rows be ready after so many seconds, before their deadlines: `as_one` attempt, or each for itself."""
         for row in rows:
             row.move(RowState.BACKING_OFF)
         self._backing_off.update(rows)
@@ -126,6 +122,8 @@ class Backlog:
 
     def waits_for_more(self) -> bool:
         """Whether the rows to be called again are few, and should wait a little for others: each call costs permits."""
+        # Attempts behind the first one wait with it, also those that no other row joins: for `GATHERED_FOR` at most, as
+        # each row that waits for others has a timer that wakes the pool. What ends the wait before wakes it too.
         first = self.ready[0]
         if not (first.may_be_joined and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
             return False

@@ -35,7 +35,7 @@ from .row import Row, RowSharing, RowState, Trouble
 from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
 
-LONGEST_PAUSE = 0.01  # seconds
+LONGEST_TURN = 0.01  # seconds
 _NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
@@ -49,7 +49,7 @@ class Calls:
         asks: whether the function can ask which row it works on.
         backlog: attempts that are ready to begin, and rows in back-off.
         function: what is called for a row, if the function takes one row and returns one result; else None.
-        pause: seconds of calls that return at once, after which a slot yields to the event loop.
+        longest_turn: seconds of calls that return at once, after which a slot yields to the event loop.
     """
 
     # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
@@ -101,7 +101,7 @@ class Calls:
             self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
         )
         # No longer than a row or an attempt may take, or deadlines would be seen too late.
-        self.pause = min(LONGEST_PAUSE, options.timeout or math.inf, options.attempt_timeout or math.inf)
+        self.longest_turn = min(LONGEST_TURN, options.timeout or math.inf, options.attempt_timeout or math.inf)
         # The function, or a resource of it, may ask for its row; limits that are learned, for when the call began.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or asking or service.learner is not None
@@ -168,7 +168,7 @@ class Calls:
             self.backlog.put_back(attempt)
             raise
         if answer is True:
-            if attempt.line is not None:
+            if attempt.asks_for is not None:
                 aside.leaves(attempt)
             return True
         if answer is False:
@@ -261,11 +261,7 @@ class Calls:
             self._end(attempt, None if results is None else [results], failure)
 
     def _end(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None) -> None:
-        """An attempt has ended, in time or not.
-
-        Args:
-            failure: of the attempt as a whole; None if each row has an outcome of its own.
-        """
+        """An attempt has ended, in time or not; `failure`: as a whole, else each row has an outcome of its own."""
         now = self.clock()
         attempt.slot.attempt = None
         limit = None if self.attempt_deadlines.delay is None else self.attempt_deadlines.stop(attempt)
@@ -285,7 +281,7 @@ class Calls:
             self._decide(attempt, results, failure, now)
 
     def _cut(self, attempt: Attempt) -> None:
-        """An attempt is given up: nobody waits for its end."""
+        """Nobody waits for the end of an attempt."""
         attempt.slot.attempt = None
         self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
@@ -306,9 +302,7 @@ class Calls:
     def _decide(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None, now: float) -> None:
         """An attempt has ended: each of its rows is done, or goes on.
 
-        Args:
-            results: as the function gave them; an exception where a row has one.
-            failure: of the attempt as a whole; None if each row has an outcome of its own.
+        `results`: as the function gave them, an exception where a row has one; `failure`: of the attempt as a whole.
         """
         rows, numbers = attempt.rows, list[int]()
         if len(rows) > 1 or not rows[0].counts:
@@ -370,8 +364,7 @@ class Calls:
     ) -> None:
         """These rows of an attempt have failed: they are called again, alone or together, or have failed for good.
 
-        Args:
-            results: empty if the attempt has failed as a whole; then all rows have one failure.
+        Without `results` the attempt has failed as a whole, and all rows have one failure.
         """
         # Rows that have come the same way, and have failed together, are decided about once.
         is_whole = not results
@@ -533,7 +526,7 @@ class Calls:
             self._renew(row)  # it is late because its service is dead
         elif not row.is_decided and row.state is not RowState.HELD:
             self._time_out(row, is_first=is_first, is_last=is_last)
-        self.service.wake()  # it may have been the next, and the one behind it may cost less
+        self.service.reopen()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
     def _time_out(self, row: Row, *, is_first: bool, is_last: bool) -> None:
@@ -619,7 +612,6 @@ class Calls:
     # Figures, and the end.
 
     def count_open(self) -> None:
-        """Bring up to date how long the open calls have taken."""
         self.counts.count_open(self._open_rows(), self._attempts())
 
     def abandon(self) -> None:
@@ -633,7 +625,6 @@ class Calls:
                 self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
 
     def _attempts(self) -> list[Attempt]:
-        """The attempts that are under way."""
         return [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
 
     def _open_rows(self) -> list[Row]:
@@ -643,7 +634,6 @@ class Calls:
         return found + [row for row in waiting if not row.is_decided]
 
     def close(self) -> None:
-        """Stop all timers."""
         self.backlog.aside.close()
         self.deadlines.close()
         self.attempt_deadlines.close()

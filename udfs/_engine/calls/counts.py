@@ -20,8 +20,6 @@ LONGEST_CAUSE = 150  # characters
 
 
 class CallCounts:
-    """Counts the calls of an operator."""
-
     # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
     #
     # Of rows that are called together for the first time one counts as the call, with its time from the first attempt
@@ -74,16 +72,10 @@ class CallCounts:
         self._counters.totals.throttled += is_refused
 
     def attempt_timed_out(self) -> None:
-        """The limit of an attempt has come."""
         self._counters.totals.timeouts += 1
 
     def timed_out(self, row: Row, failure: Failure | None, *, is_first: bool) -> None:
-        """A row is late.
-
-        Args:
-            failure: of its attempt, if that ends with it.
-            is_first: of its attempt, or of its call if no attempt was under way.
-        """
+        """A row is late: the first of its attempt or its call; `failure`: of its attempt, if that ends with it."""
         self._counters.totals.timeouts += is_first
         self.unpark(row)
         if failure is not None and row.attempts:  # one without an attempt follows another call
@@ -99,7 +91,6 @@ class CallCounts:
             self._counters.failed_calls += 1
 
     def ended(self, rows: Sequence[Row], completed: Sequence[Results], now: float) -> None:
-        """Rows have their results."""
         counters, totals = self._counters, self._counters.totals
         for row, results in zip(rows, completed, strict=True):
             count = len(results)
@@ -149,11 +140,7 @@ class CallCounts:
         self._counters.abandon(count, seconds)
 
     def ends_task(self, error: BaseException, option: str | None = None) -> None:
-        """The task ends with this error, unless it has ended with another one.
-
-        Args:
-            option: that says so.
-        """
+        """The task ends with this error, as this option says, unless it has ended with another one."""
         ended_by = self._counters.totals.ended_by
         if not ended_by:
             text = type_name(error)

@@ -17,17 +17,14 @@ Watched = TypeVar("Watched")
 class Deadlines(Generic[Watched]):
     """Many deadlines with one timer. All have the same delay, so they come in the order of their starts; few move.
 
-    Args:
-        clock: seconds.
-        delay: in seconds; None watches nothing.
-        expire: called with each one whose time has passed; must not raise.
+    Without a delay nothing is watched. `expire` is called with each one whose time has passed; must not raise.
     """
 
     # A timer for each would cost a push to the loop's heap and a cancellation. With one delay for all the timer is set
     # for the first deadline, and set anew when it fires. It may fire for one that has stopped: that is cheaper than to
     # move it whenever the first one stops.
     #
-    # line: the deadlines that have not moved, in their order; put into it and taken out of it directly
+    # unmoved: the deadlines that have not moved, in their order; put into it and taken out of it directly
     # timer fires no later than the first deadline
     # _moved: the others, each with its time and a number that is new with each move; _numbered: these by their numbers
     # _heap: times and numbers in their order; those of no one any more are skipped, and keep nothing alive
@@ -46,7 +43,7 @@ class Deadlines(Generic[Watched]):
         self.delay = delay
         self._expire = expire
         # A dict and not a deque: what is over leaves at once, and its results are not kept alive.
-        self.line: dict[Watched, float] = {}
+        self.unmoved: dict[Watched, float] = {}
         self.timer: asyncio.TimerHandle | None = None
         self._fires = 0.0
         self._moved: dict[Watched, tuple[float, int]] = {}
@@ -59,7 +56,7 @@ class Deadlines(Generic[Watched]):
         """Start a deadline, if there is a limit; returns when it comes."""
         if self.delay is None:
             return None
-        self.line[one] = when = now + self.delay
+        self.unmoved[one] = when = now + self.delay
         if self.timer is None:
             self.watch_for(when)
         return when
@@ -78,15 +75,14 @@ class Deadlines(Generic[Watched]):
 
     def stop(self, one: Watched) -> float | None:
         """Stop a deadline; returns when it would have come, if it ran."""
-        when = self.line.pop(one, None)
+        when = self.unmoved.pop(one, None)
         if when is None and one in self._moved:
             when, number = self._moved.pop(one)
             del self._numbered[number]
         return when
 
     def close(self) -> None:
-        """Stop all deadlines."""
-        self.line.clear()
+        self.unmoved.clear()
         self._moved.clear()
         self._numbered.clear()
         self._heap.clear()
@@ -94,7 +90,6 @@ class Deadlines(Generic[Watched]):
             self.timer.cancel()
 
     def watch_for(self, when: float) -> None:
-        """Set the timer."""
         if self.timer is not None:
             self.timer.cancel()
         self._fires = when
@@ -105,7 +100,7 @@ class Deadlines(Generic[Watched]):
         self.timer = None
         now = self._clock() + CLOCK_ROUNDING  # or the timer could fire just before its time, for ever
         due: list[Watched] = []
-        for one, when in self.line.items():
+        for one, when in self.unmoved.items():
             if when > now:
                 self.watch_for(when)
                 break

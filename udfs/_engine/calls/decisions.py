@@ -61,16 +61,13 @@ class Decisions:
     def of_failure(
         self, failure: Failure, way: Way, now: float, draw: float, *, seen: Any, may_split: bool, is_down: bool
     ) -> Decision:
-        """What follows a failure.
+        """What follows a failure; raises what a predicate of the retry strategy raises.
 
         Args:
             draw: a random number from 0 to 1.
             seen: what the attempt has returned, as predicates of results see it; None if it has failed as a whole.
             is_down: whether the failure looks as if the service were dead.
             may_split: whether it is that of a call of several rows, whose service lives.
-
-        Raises:
-            BaseException: what a predicate of the retry strategy raises.
         """
         refusal = None if failure.answer.refusal is None else failure.refusal(self._longest_wait)
         decision: Decision | None = None
@@ -87,11 +84,7 @@ class Decisions:
         return Ending.HOLD if is_down and not failure.is_no_rows_fault else Ending.DONE
 
     def of_result(self, seen: Any, way: Way, now: float, draw: float, *, is_kept: bool) -> Decision:
-        """What follows a result, as predicates of results see it; raises what they raise.
-
-        Args:
-            is_kept: whether the result would be kept for other rows.
-        """
+        """What follows a result that predicates see, and that may be kept for other rows; raises what they raise."""
         if not self.looks_at_results:
             return Ending.DONE
         assert self._retry is not None

@@ -37,8 +37,7 @@ class _Held(NamedTuple):
 class HeldFailures:
     """Rows that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
 
-    Args:
-        window: how many more attempts must end before a row has failed for good.
+    So many more attempts as the window has must end before a row has failed for good.
     """
 
     # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
@@ -63,11 +62,7 @@ class HeldFailures:
             yield from ((one.row, one.failure) for one in held)
 
     def failed(self, *, is_last: bool = False) -> Iterator[tuple[Row, Any]]:
-        """Release the rows that have failed for good, with their outcomes.
-
-        Args:
-            is_last: no attempt is in flight whose end could open the breaker.
-        """
+        """Release the rows that have failed for good; `is_last`: no attempt's end can open the breaker any more."""
         while self._held and self._has_failed(self._held[0], is_last):
             held = self._held.popleft()
             yield held.row, held.outcome

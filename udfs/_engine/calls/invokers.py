@@ -300,22 +300,13 @@ class BatchBounds:
         self.most_weight = math.inf if options.max_batch_weight is None else options.max_batch_weight
 
     def weight_of(self, value: Any) -> float:
-        """The weight of a row.
-
-        Raises:
-            FatalError: `batch_weight` did not return a number of 0 or more; it would fail for every row.
-            BaseException: what it raises.
-        """
+        """The weight of a row; raises what `batch_weight` raises, and FatalError if it is no number of 0 or more."""
         assert self._weight is not None
         return given_number(self._weight(*copied(_arguments(value))), "batch_weight")
 
 
 class Costs:
-    """The costs of a function's attempts: permits of each rate limit, then what is reserved of each budget.
-
-    Attributes:
-        of_each: of every attempt; None if each call has costs of its own, or keys.
-    """
+    """Costs of attempts: permits of each rate limit, then what each budget reserves; `of_each`: if all are alike."""
 
     def __init__(self, limits: Sequence[RateLimit], budgets: Sequence[Budget], spec: FunctionSpec) -> None:
         # With each, whether it is asked for each row, and what it asks.
@@ -335,22 +326,14 @@ class Costs:
         self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]
 
     def of(self, values: Sequence[Any]) -> Sequence[float]:
-        """The costs of one attempt of a call of these rows: a number counts once, a function for each row.
-
-        Raises:
-            BaseException: what a function of the user's raises.
-        """
+        """The costs of one attempt of these rows: a number counts once, a function for each row; raises its errors."""
         return [
             sum(cost_of(copied(_arguments(value))) for value in values) if asks else cost_of(())
             for asks, cost_of in self._asked
         ]
 
     def keys_of(self, values: Sequence[Any]) -> Sequence[Key | None]:
-        """The key of a call for each limit and budget that is by key, None for others; empty if none is.
-
-        Raises:
-            AsyncUDFError: no key can be made of the row.
-        """
+        """The key of a call for each limit and budget, None for one not by key; AsyncUDFError if there can be none."""
         if not any(self._keys):
             return ()
         (row,) = values  # as the declaration has checked

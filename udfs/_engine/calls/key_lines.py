@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
-from ..._limits.gate import Aside, LineKey
+from ..._limits.by_key import Key
+from ..._limits.gate import Aside, LimitKey
 from .attempt import Attempt
 from .row import Row, RowState
 from .slots import CallingOperator
@@ -16,38 +17,33 @@ class KeyLine:
     """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
 
     # asked: an attempt that has left the line to ask its limits once more; only a row that is called again passes it
-    # timer: after which the first asks again at the latest; None: not before `KeyLines.wake`
+    # timer: after which the first asks again at the latest; None: not before `KeyLines.ask_again`
 
     __slots__ = ("_again", "_new", "asked", "timer")
 
     def __init__(self) -> None:
-        self._again: deque[Attempt] = deque()
-        self._new: deque[Attempt] = deque()
+        # Most keys have one attempt here, for which a deque has room for 64.
+        self._again: OrderedDict[Attempt, None] = OrderedDict()
+        self._new: OrderedDict[Attempt, None] = OrderedDict()
         self.asked: Attempt | None = None
         self.timer: asyncio.TimerHandle | None = None
 
-    def __iter__(self) -> Iterator[Attempt]:
-        yield from [*self._again, *self._new]
-
     def put(self, attempt: Attempt, *, is_first: bool) -> None:
         line = self._again if attempt.rows[0].attempts else self._new
-        (line.appendleft if is_first else line.append)(attempt)
+        line[attempt] = None
+        if is_first:
+            line.move_to_end(attempt, last=False)
 
     def __len__(self) -> int:
         return len(self._again) + len(self._new)
 
     def pop(self) -> Attempt | None:
         line = self._again or self._new
-        return line.popleft() if line else None
+        return line.popitem(last=False)[0] if line else None
 
-    def take_out(self, row: Row) -> bool:
-        """Take out the attempt of a row, if it is there."""
+    def take_out(self, attempt: Attempt) -> None:
         for line in (self._again, self._new):
-            for attempt in line:
-                if attempt.rows[0] is row:
-                    line.remove(attempt)
-                    return True
-        return False
+            line.pop(attempt, None)
 
 
 class KeyLines:
@@ -57,7 +53,7 @@ class KeyLines:
         ask: lets an attempt ask its limits once more, soon.
 
     Attributes:
-        count: attempts that are set aside.
+        attempts: those that are set aside, by their rows.
     """
 
     # The first attempt of a key that asks in vain begins its line. Later ones of the key go behind it and ask nobody.
@@ -68,22 +64,22 @@ class KeyLines:
 
     def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
-        self._lines: dict[LineKey, KeyLine] = {}
-        self.count = 0
+        self._lines: dict[LimitKey, KeyLine] = {}
+        self.attempts: dict[Row, Attempt] = {}
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Sequence[Row]:
         """The rows that are set aside."""
-        for line in [*self._lines.values()]:
-            yield from (row for attempt in line for row in attempt.rows if row.state is RowState.ASIDE)
+        return [row for row in self.attempts if row.state is RowState.ASIDE]
 
-    def waiting(self, key: LineKey) -> int:
+    def waiting(self, key: LimitKey) -> int:
         """How many attempts of a key are aside."""
         return len(self._lines.get(key, ()))
 
     def holds(self, attempt: Attempt) -> bool:
         """Whether others of one of its keys are aside: then the attempt is behind them now."""
-        if attempt.line is None:  # one that is asked for one key asks for all: two lines would pass each other theirs
+        # One that is asked for one key asks for all: two lines would pass each other theirs.
+        if attempt.asks_for is None:
             for key in enumerate(attempt.keys):
                 if (line := self._lines.get(key)) is not None:
                     self._put(line, attempt, is_first=False)
@@ -93,16 +89,16 @@ class KeyLines:
     def set_aside(self, attempt: Attempt, answer: Aside) -> None:
         """A limit has held back the key of an attempt; if it is the first of the key, it asks again first."""
         key, seconds = answer
-        if is_first := attempt.line == key:
-            self._lines[key].asked = attempt.line = None
+        if is_first := attempt.asks_for == key:
+            self._lines[key].asked = attempt.asks_for = None
         else:
             self.leaves(attempt)
         line = self._lines.setdefault(key, KeyLine())
         self._put(line, attempt, is_first=is_first)
         if seconds is not None and line.asked is None and line.timer is None:
-            line.timer = self._operator.loop.call_later(seconds, self.wake, key)
+            line.timer = self._operator.loop.call_later(seconds, self.ask_again, key)
 
-    def wake(self, key: LineKey) -> None:
+    def ask_again(self, key: LimitKey) -> None:
         """The limit may let the key go on; may be called at any time, any number of times."""
         line = self._lines.get(key)
         if line is not None and line.asked is None:
@@ -111,45 +107,50 @@ class KeyLines:
                 line.timer = None
             self._ask_next(key, line)
 
+    def ask_again_at(self, place: int, key: Key) -> None:
+        """The limit at this place may let a key go on."""
+        self.ask_again((place, key))
+
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""
         for key in enumerate(attempt.keys):
-            self.wake(key)
+            self.ask_again(key)
 
     def leaves(self, attempt: Attempt) -> None:
         """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""
-        if (key := attempt.line) is not None:
+        if (key := attempt.asks_for) is not None:
             line = self._lines[key]
-            line.asked = attempt.line = None
+            line.asked = attempt.asks_for = None
             self._ask_next(key, line)
 
     def take_out(self, row: Row) -> None:
         """A row is not called, but may be put again."""
-        if any(line.take_out(row) for line in self._lines.values()):
-            self._count(-1)
+        attempt = self.attempts.pop(row)
+        for key in enumerate(attempt.keys):
+            if (line := self._lines.get(key)) is not None:
+                line.take_out(attempt)
+        self._operator.waiting_has_changed()
 
     def close(self) -> None:
-        """Stop all timers."""
         for line in self._lines.values():
             if line.timer is not None:
                 line.timer.cancel()
 
     def _put(self, line: KeyLine, attempt: Attempt, *, is_first: bool) -> None:
-        for row in attempt.rows:
-            row.move(RowState.ASIDE)
+        (row,) = attempt.rows
+        row.move(RowState.ASIDE)
         line.put(attempt, is_first=is_first)
-        self._count(1)
+        self.attempts[row] = attempt
+        self._operator.waiting_has_changed()
 
-    def _ask_next(self, key: LineKey, line: KeyLine) -> None:
+    def _ask_next(self, key: LimitKey, line: KeyLine) -> None:
         while (attempt := line.pop()) is not None:
-            self._count(-1)
-            if attempt.rows[0].state is RowState.ASIDE:
-                line.asked, attempt.line = attempt, key
+            (row,) = attempt.rows
+            del self.attempts[row]
+            self._operator.waiting_has_changed()
+            if row.state is RowState.ASIDE:
+                line.asked, attempt.asks_for = attempt, key
                 self._ask(attempt)
                 return
             self._operator.pump_soon()  # rows that are held may have waited for it
         del self._lines[key]
-
-    def _count(self, more: int) -> None:
-        self.count += more
-        self._operator.waiting_has_changed()

@@ -25,11 +25,7 @@ OTHER_POLICIES = (
 
 
 class ResultChecker:
-    """Checks the results of attempts, and asks `on_timeout` for the answer of a row that is late.
-
-    Args:
-        validate: checks and converts each result.
-    """
+    """Checks the results of attempts, and asks `on_timeout` for the answer of a row that is late."""
 
     def __init__(self, validate: Validate | None) -> None:
         self._validate = validate

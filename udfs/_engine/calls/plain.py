@@ -24,7 +24,7 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
     """
     deadlines, asks, calling = calls.deadlines, calls.asks, RowState.CALLING
     attempts = calls.attempt_deadlines if calls.attempt_deadlines.delay is not None else None
-    timeout, watched = deadlines.delay, deadlines.line
+    timeout, watched = deadlines.delay, deadlines.unmoved
 
     def starts(slot: CallSlot, row: Row, now: float) -> None:
         slot.attempt = row.attempt = attempt = slot.own
@@ -49,12 +49,11 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
 def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
     """Makes a function that takes what the coroutine of a function of one row and one result has returned.
 
-    Args:
-        complete: gives a row the only result of its first attempt, and emits what may leave.
+    `complete` gives a row the only result of its first attempt, and emits what may leave.
     """
     # The first attempt of its row has ended in time, and the result is all that there is to it.
     clock, validate, latencies, service, asks = calls.clock, calls.validate, calls.latencies, calls.service, calls.asks
-    watched, attempts = calls.deadlines.line, calls.attempt_deadlines.line
+    watched, attempts = calls.deadlines.unmoved, calls.attempt_deadlines.unmoved
     looks_at_results, over = calls.decisions.looks_at_results, calls.over
 
     def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:

@@ -25,8 +25,7 @@ CLOSE_LIMIT = 30.0  # seconds; a server that has gone away must not hold up a fi
 async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[Mapping[str, Any]]:
     """The open resources of a function by parameter name; an AsyncFunction itself is opened and closed too.
 
-    Raises:
-        AsyncUDFError: something could not be opened or closed. An error of the rows wins over one of closing.
+    AsyncUDFError if something could not be opened or closed. An error of the rows wins over one of closing.
     """
     async with contextlib.AsyncExitStack() as stack:
         values = {}
@@ -43,15 +42,10 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
 async def bounded(
     step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT, *, in_own_task: bool = False
 ) -> Any:
-    """Call and await the user's code within a limit; its error becomes an AsyncUDFError.
+    """Call and await the user's code within a limit of seconds; its errors become an AsyncUDFError.
 
-    Args:
-        step: may be a plain function.
-        in_own_task: the code runs in a task of its own: it may cancel the task that it runs in.
-
-    Raises:
-        AsyncUDFError: the code failed, with whatever exception, or was not done within `limit` seconds.
-        asyncio.CancelledError: others have cancelled the task.
+    `in_own_task`: it runs in a task of its own, for it may cancel the task that it runs in. A cancellation by others is
+    raised as it is.
     """
     called = result_of(step)
     return await _reported(within(limit, _in_own_task(called) if in_own_task else called), failure)

@@ -98,12 +98,10 @@ class Row(RecordEntry):
     trouble: Trouble
 
     def open(self) -> None:
-        """Begin as a row that had no attempt."""
         self.attempt = self.started = self.deadline = None
         self.attempts, self.counts, self.state, self.trouble = 0, True, RowState.NEW, NO_TROUBLE
 
     def move(self, state: RowState) -> None:
-        """Go on to another state."""
         assert state in _MOVES[self.state], f"a row that is {self.state.value} cannot be {state.value}"
         self.state = state
 
@@ -119,7 +117,6 @@ class Row(RecordEntry):
         return self.trouble
 
     def elapsed(self, now: float) -> float:
-        """Seconds since its time has started."""
         return 0.0 if self.started is None else now - self.started
 
 
@@ -137,8 +134,4 @@ class RowSharing(Protocol):
         """What the row ends with is not for other rows."""
 
     def complete(self, row: Row, results: Results, outcome: Results | Failure, /) -> None:
-        """A row has these results.
-
-        Args:
-            outcome: the same, or the failure of a row that has failed.
-        """
+        """A row has these results; `outcome`: the same, or the failure of a row that has failed."""

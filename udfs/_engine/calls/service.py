@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -20,16 +19,16 @@ from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
 from ..._limits.budget import TaskAmounts
-from ..._limits.by_key import Key
 from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
 from ..._limits.failures import FailureBudget, SharedFailures
 from ..._limits.gate import Aside, Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
-from ..._limits.key_gate import KeyGate, KeyTimes, OwnKeys
+from ..._limits.key_gate import KeyGate
 from ..._limits.learning import Learner, LearningGate, LearningPermits
+from ..._limits.own_limits import OwnLimits
 from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, Bucket, LearnedLimit, Line, RateLimit, Scope
+from ..._limits.rate_limit import TIME_ROUNDING, LearnedLimit, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
 from ..._limits.shared_amounts import shared_amounts
 from ..._limits.shared_keys import SharedKeys
@@ -58,7 +57,7 @@ class Service:
     Attributes:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
-        closed_by: the gate that has turned a call away; no other call asks until `wake`.
+        closed_by: the gate that has turned a call away; no other call asks until `reopen`.
         held_failures: failed calls that may be excused; None: there is no breaker.
         failures: the budget of `max_failures`; None: there is none.
         spending: what attempts reserve, and do cost.
@@ -67,7 +66,7 @@ class Service:
     """
 
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
-    # waits until `wake`: so calls begin in their order, whichever slot asks for the next one.
+    # waits until `reopen`: so calls begin in their order, whichever slot asks for the next one.
     #
     # _holds_keys: the gate that was the last to hold back a key
     # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
@@ -125,8 +124,8 @@ class Service:
         self.held_failures: HeldFailures | None = None
         self.learner: Learner | None = None
         if any(isinstance(limit, LearnedLimit) for limit in options.rate_limit):
-            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
-            self.learner.heard = self.wake
+            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock, self._heard)
+        self._learning: LearningPermits | None = None  # that the tasks of the job share
         self._observers: list[Gate] = []
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
@@ -138,14 +137,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def running(self, aside: KeyLines) -> AsyncIterator[None]:
-        """While the block runs, attempts meet the limits.
-
-        Args:
-            aside: the attempts that are set aside.
-
-        Raises:
-            FatalError: at the end, when all rows are done and too many have failed.
-        """
+        """While the block runs, attempts meet the limits; FatalError at its end if too many rows have failed."""
         async with contextlib.AsyncExitStack() as stack:
             if self._identity is None:
                 gates = self._own_gates(aside)
@@ -167,7 +159,6 @@ class Service:
     # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
 
     def _own_gates(self, aside: KeyLines) -> list[Gate]:
-        """The gates of a task that is the whole job."""
         options, gates = self._options, list[Gate]()
         if (total := options.job_capacity) is not None:
             gates.append(ShareGate(self._pool, lambda: total, lambda: None))
@@ -184,17 +175,19 @@ class Service:
     ) -> list[Gate]:
         """The gates of `rate_limit`: of what is not shared the permits are the task's own."""
         gates: list[Gate] = [
-            KeyGate(limit, place, shared_keys.get(place) or OwnKeys(limit, _times_of(limit)), aside.waiting)
+            KeyGate(limit, place, shared_keys.get(place) or OwnLimits.of_loop().keys(limit), aside.waiting)
             for place, limit in enumerate(limits)
             if limit.by
         ]
-        places = [] if shared is None else shared[0]
-        own = [(place, _bucket_of(limit)) for place, limit in enumerate(limits) if not (limit.by or place in places)]
-        if not (own or shared):
+        others = {place: limit for place, limit in enumerate(limits) if not limit.by}
+        if not others:
             return gates
+        places = [] if shared is None else shared[0]
+        buckets = OwnLimits.of_loop()
+        own = [(place, buckets.bucket(limit)) for place, limit in others.items() if place not in places]
         if self.learner is None:
-            return [*gates, PermitGate(limits, own, shared)]
-        return [*gates, LearningGate(limits, own, shared, self.learner)]
+            return [*gates, PermitGate(others, own, shared)]
+        return [*gates, LearningGate(others, own, shared, self.learner)]
 
     async def _shared_gates(
         self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
@@ -206,12 +199,12 @@ class Service:
             return shared
 
         operator, options, gates = self._operator, self._options, list[Gate]()
-        query, config, wake = identity.query, identity.config, self.wake
-        link = TaskLink(coordinator, identity.task, wake, operator.fail)
+        query, config = identity.query, identity.config
+        link = TaskLink(coordinator, identity.task, self.reopen, operator.fail)
 
         def health_changed() -> None:
             operator.health_changed()
-            wake()
+            self.reopen()
 
         # The breaker is of one query: the next one tries a service that this one has given up.
         news = dataclasses.replace(link, wake=health_changed)
@@ -223,7 +216,7 @@ class Service:
         budgets: list[tuple[str, Gate]] = []
         names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
         for place, (budget, name) in enumerate(names, len(options.rate_limit)):
-            wake_key = partial(_wake_line, aside, place) if budget.by else lambda _: wake()
+            wake_key = partial(aside.ask_again_at, place) if budget.by else lambda _: self.reopen()
             amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
@@ -232,7 +225,7 @@ class Service:
         of_job = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
         named = dict(zip(of_job, config.rates(limits), strict=True))
         shared_keys = {
-            place: owned(SharedKeys(link, *named[place], partial(_wake_line, aside, place)))
+            place: owned(SharedKeys(link, *named[place], partial(aside.ask_again_at, place)))
             for place in of_job
             if limits[place].by
         }
@@ -244,17 +237,16 @@ class Service:
         return gates
 
     def _shared_permits(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> SharedPermits:
-        """The permits of limits of the job."""
-        if (learner := self.learner) is None:
+        if self.learner is None:
             return SharedPermits(link, limits)
-        permits = LearningPermits(link, limits, learner)
+        self._learning = LearningPermits(link, limits, self.learner)
+        return self._learning
 
-        def heard() -> None:
-            permits.heard()
-            self.wake()
-
-        learner.heard = heard
-        return permits
+    def _heard(self) -> None:
+        """The service has told something of a limit."""
+        if self._learning is not None:
+            self._learning.heard()
+        self.reopen()
 
     def observe(self, observer: Gate) -> None:
         """Tell this gate of each attempt, which it always lets begin; before `running`."""
@@ -283,7 +275,7 @@ class Service:
     # An attempt begins and ends.
 
     def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool | Aside:
-        """Let an attempt begin in this slot; False if none may before `wake`, `Aside` if those of its key may not."""
+        """Let an attempt begin in this slot; False if none may before `reopen`, `Aside` if those of its key may not."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
         for gate in self._gates:
@@ -306,7 +298,7 @@ class Service:
         self.closed_by, self._since = gate, now
         self._counters.account.enter(gate.state)
         if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(seconds, TIME_ROUNDING), self.wake)
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, TIME_ROUNDING), self.reopen)
         self._operator.calls_wait()
 
     async def reopened(self) -> None:
@@ -318,7 +310,7 @@ class Service:
             self._woken = None
             self._open()
 
-    def wake(self) -> None:
+    def reopen(self) -> None:
         """Let the next call ask again; may be called at any time, any number of times."""
         if self._woken is None:
             self._open()
@@ -388,7 +380,7 @@ class Service:
     def slot_is_free(self) -> None:
         """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""
         if self.closed_by is not None and self.closed_by.follows_calls:
-            self.wake()
+            self.reopen()
 
     # What is known of it.
 
@@ -439,26 +431,3 @@ class Service:
             fatal.__cause__ = own
             self._operator.fail(fatal)
             return CallOutcome.NOTHING
-
-
-# The functions of one event loop share the limits of one name, whatever their numbers, as they do over the coordinator.
-_lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Line]] = weakref.WeakKeyDictionary()
-
-
-_key_times: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, KeyTimes]] = weakref.WeakKeyDictionary()
-
-
-def _times_of(limit: RateLimit) -> KeyTimes:
-    if limit.name is None:
-        return KeyTimes()
-    return _key_times.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, KeyTimes())
-
-
-def _wake_line(aside: KeyLines, place: int, key: Key) -> None:
-    aside.wake((place, key))
-
-
-def _bucket_of(limit: RateLimit) -> Bucket:
-    if limit.name is None:
-        return Bucket(limit)
-    return Bucket(limit, _lines.setdefault(asyncio.get_running_loop(), {}).setdefault(limit.name, Line()))

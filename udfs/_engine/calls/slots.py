@@ -197,7 +197,6 @@ class SlotPool:
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is free."""
         return self._active >= self.capacity
 
     @property
@@ -258,7 +257,6 @@ class SlotPool:
         self._leader = slot
 
     def is_led_by_another(self, slot: CallSlot) -> bool:
-        """Whether another slot takes rows."""
         return self._leader is not None and self._leader is not slot
 
     def release(self, slot: CallSlot) -> None:

@@ -114,12 +114,7 @@ class Bridge(Generic[In, Out]):
             self.close()
 
     def until_requested(self) -> Iterator[Out]:
-        """Yield what comes out until the loop task asks for a batch; may be left before that, and called again.
-
-        Raises:
-            AsyncUDFError: a row failed, or the function could not be opened.
-            OSError: Spark reads no more.
-        """
+        """Yield what comes out until the loop task asks for a batch, or raise its error; may be called again."""
         yield from self._until("request_batch")
 
     def feed(self, batch: In) -> None:
@@ -221,12 +216,7 @@ class Bridge(Generic[In, Out]):
 def pipe(
     batches: Iterator[Any], start: Callable[[Any, float], Bridge[Any, Out]], read: Callable[[Any], Any]
 ) -> Iterator[Out]:
-    """Run a task over Spark's batches; a partition without rows opens nothing.
-
-    Args:
-        start: makes the bridge, given the first batch and the seconds that the task has waited for it.
-        read: makes the elements of one batch.
-    """
+    """Run a task over Spark's batches, from the first one and the seconds until it came; without rows nothing opens."""
     began = time.monotonic()
     first = next(batches, None)
     if first is not None:

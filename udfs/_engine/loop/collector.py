@@ -21,9 +21,6 @@ def collecting_by_time(
 
     Settings of the user's hold: what is disabled stays so, a threshold of 0 or of `NEW_OBJECTS` too, and one that is
     set meanwhile. At the end the thresholds are as before.
-
-    Args:
-        worked: the seconds for which the loop's thread has worked.
     """
     # Python's own collector runs after 700 new objects, which are the rows of a few milliseconds, and finds them all in
     # use: up to a fifth of a worker's time. It cannot be told how many objects are no garbage. Here its time is

@@ -120,9 +120,7 @@ ROUNDS = 3  # tasks that end may start new ones, or cancel the clean-up
 def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], threads: int) -> None:
     """Run a coroutine on a fresh loop, then leave nothing behind: no task, no generator, no thread, no loop.
 
-    Raises:
-        AsyncUDFError: the coroutine was cancelled, or the loop was stopped under it.
-        BaseException: what has ended the coroutine or, if it was done, the clean-up after it.
+    Raises what has ended the coroutine, or the clean-up after it; AsyncUDFError if that was a cancellation.
     """
     # Not asyncio.run, nor a Runner: both wait without a limit for tasks and generators that do not end, and minutes for
     # threads, while Spark waits for the task.
@@ -193,13 +191,10 @@ MOST_HUNG = 10  # hung threads, and coroutines, for each call at a time
 
 
 class CallThreads(ThreadPoolExecutor):
-    """A loop's executor whose threads no longer count once the call that they run was cancelled.
+    """A loop's executor for so many calls; its threads no longer count once the call that they run was cancelled.
 
     The threads are daemons of its own: the interpreter joins those of the standard library when it ends, and so never
     ends while one hangs.
-
-    Args:
-        calls: how many calls may need a thread at the same time.
     """
 
     # A thread cannot be ended. Where its call has timed out it is counted as hung, and a new thread takes its place:
@@ -223,12 +218,7 @@ class CallThreads(ThreadPoolExecutor):
         self._is_shut = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a thread.
-
-        Raises:
-            FatalError: too many threads hang.
-            RuntimeError: there is no thread, and none can be started.
-        """
+        """Run a function in a thread; FatalError if too many hang, RuntimeError if none can be started."""
         if self._is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if self._hung and self._count_hung() >= self._most_hung:
@@ -314,11 +304,7 @@ class _Call(Future[Any]):
 
 
 def new_event_loop(wanted: EventLoop) -> asyncio.AbstractEventLoop:
-    """A loop of the kind that the option `loop` asks for.
-
-    Raises:
-        AsyncUDFError: uvloop is asked for and not installed here.
-    """
+    """A loop of the kind that the option `loop` asks for; AsyncUDFError if that is uvloop and not installed here."""
     if wanted is not EventLoop.ASYNCIO:
         if importlib.util.find_spec("uvloop") is not None:
             # uvloop's own time stands still between two turns: a call that blocks the loop would take no time.

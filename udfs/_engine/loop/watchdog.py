@@ -31,11 +31,7 @@ logger = logging.getLogger("asyncudf")
 
 
 class BlockedTime:
-    """Adds up how long a loop was blocked, check by check.
-
-    Attributes:
-        total: seconds in all spells that were longer than the limit.
-    """
+    """Adds up how long a loop was blocked, check by check; `total`: in all spells that were longer than the limit."""
 
     # Of the time before a late check only that counts in which the loop's thread has worked: it let no other thread
     # run. In a halt of the whole process it has not worked, and nothing can be said of the loop.
@@ -56,9 +52,7 @@ class BlockedTime:
     def check(self, now: float, worked: float, is_blocked: bool) -> bool:
         """Whether the loop has been blocked for longer than the limit.
 
-        Args:
-            worked: seconds that the loop's thread has worked in all.
-            is_blocked: the user's code runs, and the loop has made no turn since the last check, or waits in that code.
+        `is_blocked`: the user's code runs, and the loop has made no turn since the last check, or waits in that code.
         """
         passed = now - self._last
         if passed > 2 * INTERVAL:

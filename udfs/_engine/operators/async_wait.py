@@ -39,7 +39,7 @@ from .outputs import Output
 
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
-AT_ONCE = 10_000
+LEAVE_AT_ONCE = 10_000
 ANSWERED_TOGETHER = 200  # rows that need no call and are emitted together
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
 
@@ -54,8 +54,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     Args:
         validate: checks and converts each result; raises ResultError for a result of another type.
         codec: for vectorized functions.
-        sizes: how many bytes a row holds, for `options.max_buffered_bytes`.
-        batches: those of the task.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
         rng: for the jitter of delays.
@@ -140,7 +138,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
         self._wanted_rows = max(options.slots, bounds.size)
         self._is_taking = self._is_pumping = self._will_pump = False
-        self._may_leave = AT_ONCE
+        self._may_leave = LEAVE_AT_ONCE
         self._is_plain = False
 
     def observe(self, observer: Gate) -> None:
@@ -169,11 +167,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Open the function; at the end of the block wait until everything is emitted, close, and end the output.
-
-        Raises:
-            AsyncUDFError: a row failed under `on_error="raise"`, or the function could not be opened or closed.
-        """
+        """Open the function; at the end of the block wait until everything is emitted, close, and end the output."""
         async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
             async with contextlib.AsyncExitStack() as stack:
                 learner = self._service.learner
@@ -262,7 +256,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.loop.call_soon(self._pump_now, context=self._own_context.copy())
 
     def _pump_now(self) -> None:
-        self._will_pump, self._may_leave = False, AT_ONCE
+        self._will_pump, self._may_leave = False, LEAVE_AT_ONCE
         if not self.has_finished:
             self.pump()
 
@@ -294,16 +288,15 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Rows enter.
 
     def _take(self, *, may_call: bool) -> Row | None:
-        """Take elements out of the input, each into its place, up to the first row that is to be called.
+        """Take elements out of the input, each into its place, up to the first row that is to be called; returns that.
 
-        Returns:
-            That row; without `may_call` it stays in the input if it was known to be one.
+        Without `may_call` it stays in the input if it was known to be one.
         """
-        queue, source, sharing, line = self._queue, self._buffer, self._sharing, self._queue.line
+        queue, source, sharing, entries = self._queue, self._buffer, self._sharing, self._queue.entries
         has_others = False
         self._is_taking = True
         try:
-            while len(line) < queue.most:
+            while len(entries) < queue.most:
                 element: Any = source.take() if may_call else source.take_unless(self._has_to_call)
                 if element is None:
                     return None
@@ -458,19 +451,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     async def _call_rows(self, slot: CallSlot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
 
-        Returns:
-            Whether there may be more rows, after a pause; else there is none now, or no place.
+        Returns whether there may be more rows, after a pause; else there is none now, or no place.
         """
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
         calls, service, source, queue = self._calls, self._service, self._buffer, self._queue
         function, starts, returned, clock = calls.function, self._starts, self._returned, calls.clock
-        line, ready, is_over, put_record = queue.line, calls.backlog.ready, self._finished.done, queue.put_record
+        entries, ready, is_over, put_record = queue.entries, calls.backlog.ready, self._finished.done, queue.put_record
         context, own, rows_have = slot.context, slot.own, ROWS
         assert function is not None
         started = clock()
-        end = started + calls.pause  # when the event loop gets its turn
-        while len(line) < queue.most:
+        end = started + calls.longest_turn  # when the event loop gets its turn
+        while len(entries) < queue.most:
             element, rows, has_waited = None, source.current, False
             for element in islice(rows, BURST):
                 if type(element) not in rows_have:
@@ -490,10 +482,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if slot.is_suspended:
                     slot.is_suspended, has_waited = False, True
                     started = clock()
-                    end = started + calls.pause
+                    end = started + calls.longest_turn
                 elif started > end:
                     return True
-                if ready or source.current is not rows or len(line) >= queue.most or not service.asks_nothing:
+                if ready or source.current is not rows or len(entries) >= queue.most or not service.asks_nothing:
                     break
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
@@ -523,8 +515,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     async def _call_each(self, slot: CallSlot) -> bool:
         """Make one attempt after another, as the limits let them begin.
 
-        Returns:
-            Whether there may be more, after a pause; else there is no call, or a limit holds it back.
+        Returns whether there may be more, after a pause; else there is no call, or a limit holds it back.
         """
         calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
@@ -546,7 +537,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             if slot.is_suspended:
                 end, slot.is_suspended = 0.0, False
             elif not end:
-                end = calls.clock() + calls.pause
+                end = calls.clock() + calls.longest_turn
             elif calls.clock() > end:
                 return True
             if slot.is_dirty() or self._finished.done() or (self._is_plain and self._may_call_rows()):
@@ -589,7 +580,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
             return State.STORE
-        if self._calls.backlog.aside.count and (self._queue.places <= 0 or self._buffer.is_drained):
+        if self._calls.backlog.aside.attempts and (self._queue.places <= 0 or self._buffer.is_drained):
             return State.LIMIT
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE

@@ -28,11 +28,7 @@ def record_of(element: InputElement) -> StreamElement:
 
 
 class InputBuffer:
-    """Batches of elements, in order; asks for another batch when the last one begins.
-
-    Args:
-        request_batch: asks for one more batch.
-    """
+    """Batches of elements, in order; asks for another batch when the last one begins."""
 
     # Batches stay iterators, and `current` is open to `_call_rows`, so that taking a row costs one step of a C
     # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
@@ -40,7 +36,7 @@ class InputBuffer:
     #
     # may_have_more is False only when every element has been taken
     # has_ended: nothing more is fed
-    # _line: elements that were put one by one and not taken; _reads_line: one of _batches, or `current`, reads it
+    # _single: elements that were put one by one and not taken; _reads_single: one of _batches, or `current`, reads it
     # current: yields the rest of _inserted, then the rest of _behind
     # _is_listed: `values` reads the batches, and asks for no more
 
@@ -51,20 +47,20 @@ class InputBuffer:
         self._behind = self.current
         self.may_have_more = False
         self.has_ended = False
-        self._line: deque[StreamElement] = deque()
+        self._single: deque[StreamElement] = deque()
         self._inserted: deque[InputElement] = deque()
-        self._is_listed = self._reads_line = False
+        self._is_listed = self._reads_single = False
 
     @property
     def waiting(self) -> int:
         """How many elements that were put one by one have not been taken."""
-        return len(self._line)
+        return len(self._single)
 
     @property
     def known_rows(self) -> int:
         """About how many elements can be taken before more are fed."""
         if self._batches or not self.may_have_more:
-            return len(self._line) + UNKNOWN_ROWS * bool(self._batches)
+            return len(self._single) + UNKNOWN_ROWS * bool(self._batches)
         return operator.length_hint(self.current, UNKNOWN_ROWS)
 
     @property
@@ -84,17 +80,17 @@ class InputBuffer:
 
     def put(self, element: StreamElement) -> None:
         """Add one element behind all others; once all such elements were taken `request_batch` is called."""
-        if not self._reads_line:
-            self._batches.append(self._take_line())
-            self._reads_line = self.may_have_more = True
-        self._line.append(element)
+        if not self._reads_single:
+            self._batches.append(self._take_single())
+            self._reads_single = self.may_have_more = True
+        self._single.append(element)
 
-    def _take_line(self) -> Iterator[StreamElement]:
-        # Elements that are put meanwhile are read too; once the line is empty `put` starts another iterator.
-        line = self._line
-        while line:
-            yield line.popleft()
-        self._reads_line = False
+    def _take_single(self) -> Iterator[StreamElement]:
+        # Elements that are put meanwhile are read too; once there are none `put` starts another iterator.
+        single = self._single
+        while single:
+            yield single.popleft()
+        self._reads_single = False
         if not self._is_listed:
             self._request_batch()
 
@@ -160,16 +156,16 @@ class InputBuffer:
 
     def values(self) -> list[StreamElement]:
         """All elements, in order; they stay where they are."""
-        line, is_read = list(self._line), self._reads_line  # is behind all else
-        self._line.clear()
+        single, is_read = list(self._single), self._reads_single  # is behind all else
+        self._single.clear()
         self._is_listed = True
         batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
         self._is_listed = False
-        listed = [*map(record_of, chain.from_iterable(batches)), *line]
+        listed = [*map(record_of, chain.from_iterable(batches)), *single]
         if is_read:
-            self._line.extend(line)
-            self._reads_line = True
-            batches[-1] = chain(batches[-1], self._take_line())
+            self._single.extend(single)
+            self._reads_single = True
+            batches[-1] = chain(batches[-1], self._take_single())
         self._batches = deque(map(iter, batches))
         self.current = self._behind = self._batches.popleft()
         return listed
@@ -178,11 +174,7 @@ class InputBuffer:
 class MicroBatch:
     """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
 
-    Args:
-        bounds: of a batch.
-        weight_of: the weight of a row; None: it has failed.
-        linger: seconds after which a batch is ready though not full; None: never.
-        wake: called when that time has come.
+    `linger`: seconds after which it is ready though not full, when `wake` is called; None: never.
     """
 
     # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
@@ -221,12 +213,7 @@ class MicroBatch:
         return is_full or self._has_waited
 
     def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
-        """The next call: of a full batch, or of a partial one that must not wait any longer; else None.
-
-        Args:
-            next_row: a row that is in the queue already, None if there is none now.
-            is_starved: whether nothing can join the batch any more.
-        """
+        """The next call: of a full batch, or of a partial one that waits no longer, or that none can join."""
         while not self.is_ready:
             row = next_row()
             if row is not None:

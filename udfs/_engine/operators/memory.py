@@ -52,12 +52,7 @@ class BatchToken:
 
 @dataclasses.dataclass(frozen=True)
 class InputBatch:
-    """The elements of an input batch.
-
-    Args:
-        token: each of the elements leads to it by its origin.
-        size: bytes that the elements hold together.
-    """
+    """The elements of an input batch, and their bytes; each of them leads to the token by its origin."""
 
     elements: Iterable[Any]
     token: Any
@@ -143,12 +138,7 @@ class TaskBatches:
 
 
 class QueueMemory:
-    """Lets as many rows into a queue as fit into so many bytes.
-
-    Args:
-        limit: bytes.
-        least: rows that may always be inside, however large they are.
-        sizes: of a row.
+    """Lets as many rows into a queue as fit into so many bytes; `least` rows may always be inside, however large.
 
     Attributes:
         peak: the most bytes so far.

@@ -11,12 +11,7 @@ from ..stored.elements import ROWS, AnsweredRows, Inlet
 
 
 class NullAnswers:
-    """An inlet that answers rows with a NULL argument: their result is NULL (`on_null_input="null"`).
-
-    Args:
-        inlet: where all elements go.
-        validate: checks and converts each result.
-    """
+    """An inlet that answers rows with a NULL argument: their result is NULL (`on_null_input="null"`)."""
 
     def __init__(self, inlet: Inlet, validate: Callable[[Any], Any] | None) -> None:
         self._inlet = inlet

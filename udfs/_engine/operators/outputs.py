@@ -103,11 +103,7 @@ class ForwardingOutput(Output):
 
 
 class ReportingOutput(ForwardingOutput):
-    """Reports when latency markers leave an operator, and passes everything on.
-
-    Args:
-        report: called with each latency marker.
-    """
+    """Reports when latency markers leave an operator, and passes everything on."""
 
     def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
         super().__init__(output)
@@ -144,12 +140,7 @@ class Downstream(Protocol):
 
 
 class ChainingOutput(Output):
-    """Passes a record straight to the next operator of the same chain.
-
-    Args:
-        following: the next operator.
-        project: makes the projection of a record that the next operator sees.
-    """
+    """Passes a record straight to the next operator of the same chain, which sees its projection."""
 
     def __init__(self, following: Downstream, project: Callable[[StreamRecord], StreamRecord]) -> None:
         super().__init__()
@@ -241,10 +232,7 @@ class CopyingBroadcastingOutput(BroadcastingOutput):
 class TimestampedCollector(Collector):
     """Takes plain values and puts the input row's timestamp on each.
 
-    Args:
-        output: where the records go.
-        validate: checks a value against the declared type.
-        failed: called when a record could not be passed on, whether or not the caller handles the exception.
+    `failed` is called when a record could not be passed on, whether or not the caller handles the exception.
     """
 
     def __init__(
@@ -256,11 +244,7 @@ class TimestampedCollector(Collector):
         self.timestamp: int | None = None  # of the row at hand
 
     def collect(self, record: Any) -> None:
-        """Emit a value.
-
-        Raises:
-            ResultError: it does not fit the declared type.
-        """
+        """Emit a value; ResultError if it does not fit the declared type."""
         made = StreamRecord(self._validate(record), self.timestamp)
         try:
             self._output.collect(made)

@@ -63,11 +63,7 @@ def row_error(
 
 
 class FilterOperator(SynchronousOperator):
-    """Passes on the rows for which a function is true, untouched.
-
-    Args:
-        unprojected: returns the record whose projection the function sees.
-    """
+    """Passes on the rows for which a function is true of their projection, untouched."""
 
     def __init__(
         self,

@@ -44,11 +44,8 @@ class LookedUpInput(Protocol):
 class LookupAhead:
     """An inlet that looks up the next rows while the rows before them are taken.
 
-    Args:
-        landed: notes which rows wait to be taken.
-        buffer: gets the rows that were looked up; asks for more by `go_on`.
-        request_batch: asks for a batch from outside.
-        is_single: whether each row has exactly one result.
+    `landed` notes which rows wait to be taken. The buffer gets the rows that were looked up, and asks for more by
+    `go_on`; `request_batch` asks outside.
     """
 
     # Elements pass through three places: _pending, _in_lookup, and the buffer. At most one part that was looked up is
@@ -166,11 +163,7 @@ class LookupAhead:
             self._buffer.end()
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
-        """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`.
-
-        Raises:
-            AsyncUDFError: the store has failed, with on_store_error="fail".
-        """
+        """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
         rows = [element for element in elements if type(element) in ROWS]
         keys = await self._keys(rows)
         found = await self._found(keys)

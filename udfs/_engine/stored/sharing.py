@@ -28,6 +28,7 @@ from ..calls.outcomes import Outcome
 from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
 from ..loop.event_loops import end_tasks
+from .claim_pace import ClaimPace
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
 from .lookup import LookedUpInput, LookupAhead
@@ -55,10 +56,6 @@ class Claims:
     # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows: by the key,
     # with the time when it waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it
     # out.
-    # _decided: attempts so far. Those that are not in the backlog have begun, needed no call in the end, or are held:
-    # as many others may be claimed. A retry in the backlog counts like a new call.
-    # _last: the time of the last lookup, and how many were decided and not in the backlog then
-    # _ahead: how many may wait to begin, whatever slots are free
 
     def __init__(
         self,
@@ -80,7 +77,7 @@ class Claims:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_WAIT
-        self._ahead, self._decided, self._last = 1, 0, (0.0, 0)
+        self._pace = ClaimPace()
         self._is_closed = False
         self._context = contextvars.copy_context()
 
@@ -97,14 +94,10 @@ class Claims:
         # Where limits hold calls back, a free slot does not say that a call begins soon: its lookup would be old by
         # then, or its lease would keep other tasks from the call all that time.
         formed, pool = len(self._undecided) + len(self._backlog.ready), self._pool
-        return formed < self._ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
+        return formed < self._pace.ahead or (not self._is_limited and formed < pool.capacity - pool.in_flight)
 
     def claim(self, attempt: Attempt) -> bool:
-        """Decide soon about an attempt that has to be claimed: there are leases, or it was looked up long ago.
-
-        Returns:
-            Whether it has to be.
-        """
+        """Decide soon about an attempt that has to be claimed, and return True: leased, or looked up long ago."""
         if self._stored.leases is None and attempt.rows[0].record.looked_up + LOOKUP_AGE >= self._clock():
             return False
         for row in attempt.rows:
@@ -130,12 +123,10 @@ class Claims:
         try:
             while self._undecided:
                 attempts, self._undecided = self._undecided, []
-                (last, before), (now, gone) = self._last, (self._clock(), self._decided - len(self._backlog.ready))
+                now, ready = self._clock(), len(self._backlog.ready)
                 await self._look_up([left for one in attempts if (left := self._leased(one, now)) is not None])
                 seconds = LOOKUP_AGE + self._clock() - now if self._is_limited else CLAIMED_AHEAD
-                soon = math.ceil(seconds * (gone - before) / max(now - last, 1e-6))
-                self._ahead = max(1, min(soon, 2 * self._ahead, self._pool.capacity))
-                self._last, self._decided = (now, gone), self._decided + len(attempts)
+                self._pace.claimed(len(attempts), began=now, ready=ready, seconds=seconds, most=self._pool.capacity)
                 self._operator.pump()
             self._task = None
             self._watch()
@@ -352,7 +343,7 @@ class StoreSharing:
         # The rows that follow this one have it too.
         key: bytes = row.record.key
         assert found is not None
-        followers = self._flights.land(key, row)
+        followers = self._landing(key, row)
         self._end_lease(key)
         for one in (row, *followers):
             self._totals.shared_flights += 1
@@ -445,21 +436,25 @@ class StoreSharing:
     def _land(self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None) -> None:
         """The outcome is in the store: all rows that have waited for it are done.
 
-        Args:
-            found: what rows have that find it there.
+        `found`: what rows have that find it there.
         """
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
-        followers = self._flights.land(key, row)
+        followers = self._landing(key, row)
         if self._stored.leases is not None:
             self._end_lease(key)
         _done(row, results)
         for follower in followers:
             self._totals.shared_flights += 1
             self._have(follower, found)
+
+    def _landing(self, key: bytes, row: Row) -> Sequence[Row]:
+        """End a flight with results, before its rows hold them: they would count twice else."""
+        followers = self._flights.land(key, row)
         if followers:
             self._operator.waiting_has_changed()
+        return followers
 
     def _end_lease(self, key: bytes) -> None:
         """Give back the lease of a key whose call is over, or is not made."""
@@ -469,7 +464,10 @@ class StoreSharing:
     def _leave_flight(self, key: bytes, row: Row) -> bool:
         """End a call without results; returns whether a row that followed it is called now."""
         leads = self._flights.leads(key, row)
+        following = self._flights.following
         heir = self._flights.leave(key, row)
+        if self._flights.following != following:
+            self._operator.waiting_has_changed()
         if heir is not None:
             self._calls.backlog.again([heir])
         elif leads:

@@ -124,11 +124,7 @@ class StoredResults:
         return 4 * self._limit + 2 * STORE_CLOSE_LIMIT
 
     async def look_up(self, keys: Sequence[bytes]) -> list[Found]:
-        """The stored results or error of each key; None without one that can be used.
-
-        Raises:
-            AsyncUDFError: the store has failed, with on_store_error="fail".
-        """
+        """The stored results or error of each key; None without one. Raises as `on_store_error` says."""
         if self._state is _State.CLOSED:
             await self._open()
         if self._state is not _State.OPEN:
@@ -153,11 +149,7 @@ class StoredResults:
         return found
 
     async def keep(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
-        """Put values into the store, if it works.
-
-        Raises:
-            AsyncUDFError: the store has failed, with on_store_error="fail".
-        """
+        """Put values into the store, if it works; raises as `on_store_error` says."""
         if self._state is _State.OPEN:
             await self._asked(lambda: self._store.put_many(dict(items), ttl), self._limit)
 
@@ -265,8 +257,7 @@ _Waiting = tuple[bytes, bytes, float | None, Callable[[], None]]
 class StoreWriter:
     """Writes results to a store, many at a time; their rows are done when the results are there.
 
-    Args:
-        is_urgent: whether there is nothing to wait for: no other call is in progress, or none can begin.
+    `is_urgent`: there is nothing to wait for, as no other call is in progress, or none can begin.
     """
 
     # One batch is written at a time. Results that come meanwhile are the next batch, so that a slow store gets large

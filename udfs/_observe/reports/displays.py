@@ -74,7 +74,6 @@ class Display:
         self._has_ended = False
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run goes on."""
         with self._lock:
             self._update(snapshot, is_over=False)
 

@@ -84,7 +84,6 @@ class FunctionFigures:
         return last
 
     def share(self, state: State) -> float:
-        """The part of the time that went to this state."""
         return self.time[state] / self.seconds if self.seconds else 0.0
 
     def part(self, name: str, of: str) -> float:
@@ -102,7 +101,6 @@ class FunctionFigures:
 
     @property
     def flying(self) -> float:
-        """Calls in flight when the running tasks were last looked at."""
         return sum((float(timeline[-1][2]) for timeline in self.timelines), 0.0)
 
     @property

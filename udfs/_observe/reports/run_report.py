@@ -134,12 +134,7 @@ def _ticks(shortest: float, longest: float) -> list[float]:
 
 
 def curves_of(timelines: Iterable[Sequence[Sequence[float]]], capacity: float | None) -> Curves:
-    """What these tasks did.
-
-    Args:
-        timelines: of each task its stretches, [end in seconds, rows, calls in flight, rows queued].
-        capacity: calls that may be in flight; the axis ends there.
-    """
+    """What these tasks did: of each its stretches, [end in seconds, rows, calls in flight, rows queued]."""
     timelines = [[*timeline] for timeline in timelines]
     seconds = max((timeline[-1][0] for timeline in timelines if timeline), default=0.0)
     tasks = [_resampled(timeline, seconds / POINTS) for timeline in timelines]
@@ -220,11 +215,7 @@ Keys = Sequence[str | int]  # keys that lead to a value in `run.metrics`
 
 
 def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
-    """Write a page about a run to an HTML file, in place of one that is there.
-
-    Raises:
-        OptionError: Jinja2 is not installed, or the file cannot be written.
-    """
+    """Write a page about a run to an HTML file; OptionError without Jinja2, or if the file cannot be written."""
     _write(_page(metrics), path)
 
 

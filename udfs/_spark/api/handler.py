@@ -122,7 +122,6 @@ class BatchHandler:
         return with_import_help(self)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The results of the rows of these batches."""
         sizes: deque[int] = deque()
 
         def given() -> Iterator[tuple[Any, ...]]:

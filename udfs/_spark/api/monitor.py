@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from ..._observe.reports.progress import Snapshot
 
-REFRESH = 0.5  # seconds between two updates of the progress display
+REDRAW_EVERY = 0.5  # seconds between two updates of the progress display
 REFRESH_LOGS = 5.0  # the same where each update needs a query
 IDLE_FACTOR = 100  # the display waits at least so many times the processor time of its last update: 1% of a core
-GRACE = 1.0  # seconds for tasks to report how they were stopped
+LAST_REPORTS_WITHIN = 1.0  # seconds for tasks to report how they were stopped
 
 
 class Run:
@@ -214,8 +214,8 @@ class Run:
             self._metrics.mark_failed(failed)
 
     def _add_last(self) -> None:
-        """Add the last messages; waits up to `GRACE` seconds for tasks that are being stopped."""
-        end = time.monotonic() + GRACE
+        """Add the last messages; waits up to `LAST_REPORTS_WITHIN` seconds for tasks that are being stopped."""
+        end = time.monotonic() + LAST_REPORTS_WITHIN
         self._add_new()
         while self._metrics.is_running and (left := end - time.monotonic()) > 0:
             with self._lock:
@@ -244,14 +244,14 @@ class _Progress(threading.Thread):
     def run(self) -> None:
         logs_due = time.monotonic() + REFRESH_LOGS
         with contextlib.suppress(Exception):  # a display never fails a job
-            wait = REFRESH
+            wait = REDRAW_EVERY
             while not self._over.wait(wait):
                 if time.monotonic() >= logs_due:
                     self._run._add_logged()
                     logs_due = time.monotonic() + REFRESH_LOGS
                 began = time.thread_time()
                 self._display.show(self._run._snapshot())
-                wait = max(REFRESH, IDLE_FACTOR * (time.thread_time() - began))
+                wait = max(REDRAW_EVERY, IDLE_FACTOR * (time.thread_time() - began))
 
     def end(self) -> None:
         self._over.set()

@@ -141,7 +141,6 @@ class LiveServer:
         self.port = listening.result()
 
     def close(self) -> None:
-        """Stop listening, and end all connections."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join(timeout=10 * TIMEOUT)

@@ -33,7 +33,7 @@ THREAD_PROPERTY = "asyncudf.monitor"
 SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
 METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
 WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"  # over Spark Connect a monitor needs it
-INTERVAL = 1.0  # seconds between two reports of a task; the driver may ask for longer ones
+REPORT_INTERVAL = 1.0  # seconds between two reports of a task; the driver may ask for longer ones
 
 logger = logging.getLogger("asyncudf")
 
@@ -163,7 +163,7 @@ class TaskReport:
         """The figures of the chain are up to date: send them, if a message is due."""
         chain, now = self._chain, time.monotonic()
         if chain is not None and now >= self._due:
-            self._due = now + (INTERVAL if self._reporter is None else self._reporter.interval)
+            self._due = now + (REPORT_INTERVAL if self._reporter is None else self._reporter.interval)
             with contextlib.suppress(Exception):
                 self._export(chain, is_over=False)
                 if self._reporter is not None:
