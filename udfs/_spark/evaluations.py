@@ -38,7 +38,7 @@ from ._compat import change_setting
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
-from .schemas import arrow_type_or_none, rows_type
+from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
 
@@ -104,11 +104,14 @@ def findable(df: DataFrame) -> DataFrame:
 
 
 def findable_schema(schema: spark.StructType) -> spark.StructType:
-    return _numbered(schema) if are_ambiguous(schema.names) else schema
+    if not are_ambiguous(schema.names):
+        return schema
+    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
+    # Without metadata: before Spark 4.2 a struct that comes from Python has none, and both types must be equal.
     return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
 
 
@@ -332,7 +335,12 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
 
 
 def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
+    fields = result.schema.fields
+    columns: list[Any] = [f"r{number}.`{i}`" for i in range(len(fields))]
+    for i, field in enumerate(fields):
+        if field.metadata:
+            columns[i] = sf.col(columns[i]).alias(str(i), metadata=field.metadata)
+    return tagged_union.where(sf.col("result") == number).select(*columns).toDF(*result.schema.names)
 
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:

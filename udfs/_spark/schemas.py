@@ -23,7 +23,12 @@ from .types import active_session, arrow_type, parsed
 
 # Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
 _NOT_IN_ARROW = {"YearMonthIntervalType": "pyarrow does not know"}
-_NOT_IN_PYTHON = {"CalendarIntervalType": "Spark sends only to columns, and to no operator or table function in Python"}
+_NOT_IN_PYTHON = {
+    "CalendarIntervalType": "Spark sends only to columns, and to no operator or table function in Python",
+    # With spark.sql.preserveCharVarcharTypeInfo; else Spark itself makes them strings.
+    "CharType": "Spark takes from no Python function",
+    "VarcharType": "Spark takes from no Python function",
+}
 
 
 def check_source(schema: spark.StructType, what: str) -> None:
@@ -109,6 +114,11 @@ def as_nullable(data_type: spark.DataType) -> spark.DataType:
                 [spark.StructField(f.name, as_nullable(f.dataType), True) for f in data_type.fields]
             )
     return data_type
+
+
+def as_optional(field: spark.StructField, name: str | None = None) -> spark.StructField:
+    """The field with NULL allowed; its metadata has what Spark knows of it, such as its watermark or its comment."""
+    return spark.StructField(name or field.name, field.dataType, True, field.metadata)
 
 
 def is_comparable(data_type: spark.DataType) -> bool:
@@ -204,7 +214,7 @@ def result_fields(
 ) -> list[spark.StructField]:
     """The columns that the operator forms append: a struct's fields, or one column; with `name` always one."""
     if isinstance(data_type, spark.StructType) and name is None:
-        return [spark.StructField(field.name, field.dataType, True) for field in data_type.fields]
+        return [as_optional(field) for field in data_type.fields]
     return [spark.StructField(name or function_plan.spec.name, data_type, True)]
 
 
