@@ -227,6 +227,33 @@ def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of
     assert sorted(ran) == list(range(20))
 
 
+@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+@pytest.mark.parametrize("policy", ["raise", "null", "capture"])
+def test_a_call_that_waits_for_one_until_its_row_is_late_fails_the_task(
+    none_of: set[str], policy: str, limit: str
+) -> None:
+    """With on_error="null" 264 of 300 healthy rows were NULL, and had not run."""
+    release = threading.Event()
+
+    def call(x: int) -> int:
+        none_of.add("asyncudf-call")
+        release.wait()
+        return x
+
+    way_out = r"^call failed in attempt 1, .* no result within .*: lower capacity=2, or raise .*pyspark.memory"
+    try:
+        with pytest.raises(FatalError, match=way_out):
+            results(start(call, on_error=policy, capacity=2, on_timeout=lambda x: -x, **{limit: 0.05}), 1, 2)
+    finally:
+        release.set()
+
+
+def test_a_task_whose_loop_gets_no_thread_says_what_to_raise(none_of: set[str]) -> None:
+    none_of.add("asyncudf-loop")
+    with pytest.raises(AsyncUDFError, match=r"no thread for its event loop; raise the limit .*pids.*pyspark.memory"):
+        start(square)
+
+
 def test_where_calls_run_on_uvloop_the_class_of_their_loop_is_uvloops() -> None:
     """A library that looks for uvloop in order to leave it alone saw a class of asyncudf, and changed the loop."""
     uvloop = pytest.importorskip("uvloop")
