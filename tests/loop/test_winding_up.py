@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, FatalError, RetryStrategy, http
+from asyncudf._engine.loop import event_loops
 from asyncudf.testing import run_rows
 from tests.kit.bridges import batch, start
 
@@ -230,13 +231,14 @@ def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of
 @pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
 @pytest.mark.parametrize("policy", ["raise", "null", "capture"])
 def test_a_call_that_waits_for_one_until_its_row_is_late_fails_the_task(
-    none_of: set[str], policy: str, limit: str
+    none_of: set[str], monkeypatch: pytest.MonkeyPatch, policy: str, limit: str
 ) -> None:
     """With on_error="null" 264 of 300 healthy rows were NULL, and had not run."""
+    monkeypatch.setattr(event_loops, "GRACE", 0.1)
+    none_of.add("asyncudf-call-1")  # the second one
     release = threading.Event()
 
     def call(x: int) -> int:
-        none_of.add("asyncudf-call")
         release.wait()
         return x
 
