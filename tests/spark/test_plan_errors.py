@@ -110,7 +110,7 @@ PLANS = {
     ),
     "a name clash of a field": (
         lambda s, df: ordered_wait(df, quick, "city", returnType="TEMP double"),
-        "would add a column 'TEMP'.*rename",
+        r"would add a column 'TEMP', but there is 'temp' already; .*withColumnRenamed\('temp', ",
     ),
     "too many columns": (
         lambda s, df: df.select(weather("city", "city", "city")),

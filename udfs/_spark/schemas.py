@@ -134,15 +134,16 @@ def joined_schema(
     Args:
         may_name: whether the caller's `as_` would put the added columns into one.
     """
-    seen = {field.name.lower() for field in fields}
+    seen = {field.name.lower(): field.name for field in fields}
     for field in added:
-        if field.name.lower() in seen:
+        if (known := seen.get(field.name.lower())) is not None:
+            found = "one of that name" if known == field.name else repr(known)
             other_way = ", or choose the result's with as_=" if may_name else ""
             raise FunctionError(
-                f"{who} would add a column {field.name!r}, but there is one of that name already; rename it "
-                f"first, for example df.withColumnRenamed({field.name!r}, ...){other_way}"
+                f"{who} would add a column {field.name!r}, but there is {found} already; rename it first, for example "
+                f"df.withColumnRenamed({known!r}, ...){other_way}"
             )
-        seen.add(field.name.lower())
+        seen[field.name.lower()] = field.name
     return spark.StructType([*fields, *added])
 
 
