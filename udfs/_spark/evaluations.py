@@ -104,15 +104,12 @@ def findable(df: DataFrame) -> DataFrame:
 
 
 def findable_schema(schema: spark.StructType) -> spark.StructType:
-    if not are_ambiguous(schema.names):
-        return schema
-    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
+    return _numbered(schema) if are_ambiguous(schema.names) else schema
 
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
-    # Without metadata: before Spark 4.2 a struct that comes from Python has none, and both types must be equal.
-    return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
+    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
 
 
 def arrow_struct(schema: spark.StructType) -> pa.DataType:
@@ -335,12 +332,7 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
 
 
 def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    fields = result.schema.fields
-    columns: list[Any] = [f"r{number}.`{i}`" for i in range(len(fields))]
-    for i, field in enumerate(fields):
-        if field.metadata:
-            columns[i] = sf.col(columns[i]).alias(str(i), metadata=field.metadata)
-    return tagged_union.where(sf.col("result") == number).select(*columns).toDF(*result.schema.names)
+    return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
