@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, FatalError, RetryStrategy, http
+from asyncudf._engine.loop import event_loops
 from asyncudf.testing import run_rows
 from tests.kit.bridges import batch, start
 
@@ -225,6 +226,34 @@ def test_a_call_waits_for_another_thread_where_its_own_cannot_be_started(none_of
 
     assert results(start(call, capacity=5), *range(20)) == list(range(20))
     assert sorted(ran) == list(range(20))
+
+
+@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+@pytest.mark.parametrize("policy", ["raise", "null", "capture"])
+def test_a_call_that_waits_for_one_until_its_row_is_late_fails_the_task(
+    none_of: set[str], monkeypatch: pytest.MonkeyPatch, policy: str, limit: str
+) -> None:
+    """With on_error="null" 264 of 300 healthy rows were NULL, and had not run."""
+    monkeypatch.setattr(event_loops, "GRACE", 0.1)
+    none_of.add("asyncudf-call-1")  # the second one
+    release = threading.Event()
+
+    def call(x: int) -> int:
+        release.wait()
+        return x
+
+    way_out = r"^call failed in attempt 1, .* no result within .*: lower capacity=2, or raise .*pyspark.memory"
+    try:
+        with pytest.raises(FatalError, match=way_out):
+            results(start(call, on_error=policy, capacity=2, on_timeout=lambda x: -x, **{limit: 0.05}), 1, 2)
+    finally:
+        release.set()
+
+
+def test_a_task_whose_loop_gets_no_thread_says_what_to_raise(none_of: set[str]) -> None:
+    none_of.add("asyncudf-loop")
+    with pytest.raises(AsyncUDFError, match=r"no thread for its event loop; raise the limit .*pids.*pyspark.memory"):
+        start(square)
 
 
 def test_where_calls_run_on_uvloop_the_class_of_their_loop_is_uvloops() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncFunction, AsyncStream, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import DEAD_LETTERS, AsyncFunction, AsyncStream, async_pandas_udf, ordered_wait, unordered_wait
 
 pytestmark = pytest.mark.spark
 
@@ -54,6 +54,27 @@ def test_a_query_under_sparks_profiler_gives_its_rows(trips, conf, profiler):
     expected = ["Oslo!!", "Bergen!!!", "None"]
     assert [row.shout for row in ordered_wait(trips, shout).collect()] == expected
     assert [row[0] for row in trips.select(shout("city", "times")).collect()] == expected
+
+
+def test_columns_keep_what_spark_knows_of_them(trips, stream_of):
+    """It was lost beside dead letters, behind a union, and where PySpark would not find each column by its name."""
+    known = {"city": {"comment": "the town"}, "times": {"ml_attr": {"type": "nominal", "vals": ["a", "b"]}}}
+    df = functools.reduce(lambda df, name: df.withMetadata(name, known[name]), known, trips)
+
+    @async_pandas_udf("temp double COMMENT 'in Kelvin'")
+    async def kelvin(city):
+        return {"temp": 280.0}
+
+    with_results = {**known, "temp": {"comment": "in Kelvin"}}
+    stream, lettered = stream_of(df), stream_of(df).ordered_wait(kelvin, on_error="dead_letter")
+    for found, wanted in (
+        (ordered_wait(df, kelvin), with_results),
+        (ordered_wait(df.withColumn("a.b", sf.lit(1)), kelvin), with_results),
+        (stream.union(stream.filter(lambda row: row["id"] > 1)).to_df(), known),
+        (lettered.to_df(), with_results),
+        (lettered.side_output(DEAD_LETTERS), known),
+    ):
+        assert {field.name: field.metadata for field in found.schema if field.metadata} == wanted
 
 
 def test_without_columns_those_called_like_the_parameters_are_read(trips):

@@ -23,6 +23,19 @@ async def shouted(line: str) -> str:
     return f"{line}!"
 
 
+def test_a_watermark_of_spark_goes_through_the_operators(spark, lines_of, to_its_end):
+    """It was lost where a name of a column has a dot, and Spark refused the aggregate."""
+    events = lines_of("00:00:05\n00:01:00\n00:02:00\n").selectExpr(
+        "CAST('2026-01-01 ' || line AS timestamp) AS at", "line", "1 AS `a.b`"
+    )
+    enriched = ordered_wait(events.withWatermark("at", "10 seconds"), shouted)
+    to_its_end(enriched.groupBy("at").count().writeStream.format("memory").queryName("counted").outputMode("append"))
+    assert [str(row.at) for row in spark.sql("SELECT CAST(at AS string) AS at FROM counted ORDER BY at").collect()] == [
+        "2026-01-01 00:00:05",
+        "2026-01-01 00:01:00",
+    ]
+
+
 @pytest.fixture
 def lines(lines_of):
     return lines_of("one\ntwo\n", "three\n")

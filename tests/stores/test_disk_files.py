@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +308,30 @@ def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
     folder, was_there = told.stdout.split()
     assert was_there == "True"
     assert not Path(folder).exists()
+
+
+def test_a_process_that_may_use_few_addresses_has_a_store_that_fits(tmp_path: Path) -> None:
+    """With spark.executor.pyspark.memory no file could be mapped, and each row was called: 200 calls for one result."""
+    program = """
+        import asyncio, resource, sys
+        from asyncudf import ResultStore
+        from asyncudf.testing import run_rows
+
+        async def call(x: int) -> int:
+            calls.append(x)
+            return x
+
+        resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+        for folder in sys.argv[1:]:
+            calls, options = [], {"store": ResultStore.disk(folder), "on_store_error": "fail"}
+            try:
+                print(run_rows(call, [1, 1, 2, 1], version="1", capacity=1, **options), calls)
+            except Exception as error:
+                print(error)
+    """
+    asyncio.run(put(tmp_path / "of another"))
+    folders = [str(tmp_path / "new"), str(tmp_path / "of another")]
+    command = [sys.executable, "-c", textwrap.dedent(program), *folders]
+    fits, error = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert fits == "[1, 1, 2, 1] [1, 2]"
+    assert "(ulimit -v, spark.executor.pyspark.memory): another process has begun it; use another folder" in error

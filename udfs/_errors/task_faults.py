@@ -39,6 +39,8 @@ class TaskFault(enum.Enum):
     THREADS = "threads"
 
 
+# A thread takes 8 MiB of addresses, and those of a Python worker are what the setting of Spark bounds.
+THREAD_LIMITS = "the limit (of the container: pids; of the user: ulimit -u; of Spark: spark.executor.pyspark.memory)"
 AT_A_LIMIT = (TaskFault.FILES, TaskFault.THREADS)
 OF_LOOPS = (TaskFault.LOOP, TaskFault.PATCH)  # another attempt ends like the first
 
@@ -74,7 +76,7 @@ def advice(fault: TaskFault, capacity: int | None = None) -> str:
         case TaskFault.THREADS:
             return (
                 "The worker may start no more threads, and each call in flight of a plain def or of asyncio.to_thread "
-                f"runs in one: lower {calls}, or raise the limit (of the container: pids; of the user: ulimit -u)"
+                f"runs in one: lower {calls}, or raise {THREAD_LIMITS}"
             )
 
 

@@ -38,7 +38,7 @@ from ._compat import change_setting
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
 from .pickling import with_import_help
 from .planner import rows_node
-from .schemas import arrow_type_or_none, rows_type
+from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
 
@@ -108,7 +108,7 @@ def findable_schema(schema: spark.StructType) -> spark.StructType:
 
 def _numbered(schema: spark.StructType) -> spark.StructType:
     """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
-    return spark.StructType([spark.StructField(str(i), f.dataType, True) for i, f in enumerate(schema.fields)])
+    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
 
 
 def arrow_struct(schema: spark.StructType) -> pa.DataType:

@@ -228,6 +228,9 @@ def union_node(parents: Sequence[StreamNode]) -> StreamNode:
             )
             raise FunctionError(f"union takes streams of the same columns, not ({one}) and ({other}); use map")
     schema = spark.StructType([spark.StructField(name, data_type, True) for name, data_type in wanted])
+    for field, *same in zip(schema.fields, *(parent.schema.fields for parent in parents), strict=True):
+        if all(one.metadata == same[0].metadata for one in same):
+            field.metadata = same[0].metadata
     group = schemas.rows_type(schema, "union")[1]
     for parent in parents:
         parent.layout.whole()

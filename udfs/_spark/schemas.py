@@ -23,7 +23,12 @@ from .types import active_session, arrow_type, parsed
 
 # Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
 _NOT_IN_ARROW = {"YearMonthIntervalType": "pyarrow does not know"}
-_NOT_IN_PYTHON = {"CalendarIntervalType": "Spark sends only to columns, and to no operator or table function in Python"}
+_NOT_IN_PYTHON = {
+    "CalendarIntervalType": "Spark sends only to columns, and to no operator or table function in Python",
+    # With spark.sql.preserveCharVarcharTypeInfo; else Spark itself makes them strings.
+    "CharType": "Spark takes from no Python function",
+    "VarcharType": "Spark takes from no Python function",
+}
 
 
 def check_source(schema: spark.StructType, what: str) -> None:
@@ -111,6 +116,11 @@ def as_nullable(data_type: spark.DataType) -> spark.DataType:
     return data_type
 
 
+def as_optional(field: spark.StructField, name: str | None = None) -> spark.StructField:
+    """The field with NULL allowed; its metadata has what Spark knows of it, such as its watermark or its comment."""
+    return spark.StructField(name or field.name, field.dataType, True, field.metadata)
+
+
 def is_comparable(data_type: spark.DataType) -> bool:
     """Whether Spark can tell equal values of the type, as for a join, or to count distinct ones."""
     return not any(isinstance(one, (spark.MapType, VariantType)) for one in inside(data_type))
@@ -120,15 +130,16 @@ def joined_schema(
     fields: Sequence[spark.StructField], added: Sequence[spark.StructField], who: str, *, may_name: bool = False
 ) -> spark.StructType:
     """The columns, then the added ones. FunctionError if two have one name; `may_name`: `as_` would mend it."""
-    seen = {field.name.lower() for field in fields}
+    seen = {field.name.lower(): field.name for field in fields}
     for field in added:
-        if field.name.lower() in seen:
+        if (known := seen.get(field.name.lower())) is not None:
+            found = "one of that name" if known == field.name else repr(known)
             other_way = ", or choose the result's with as_=" if may_name else ""
             raise FunctionError(
-                f"{who} would add a column {field.name!r}, but there is one of that name already; rename it "
-                f"first, for example df.withColumnRenamed({field.name!r}, ...){other_way}"
+                f"{who} would add a column {field.name!r}, but there is {found} already; rename it first, for example "
+                f"df.withColumnRenamed({known!r}, ...){other_way}"
             )
-        seen.add(field.name.lower())
+        seen[field.name.lower()] = field.name
     return spark.StructType([*fields, *added])
 
 
@@ -200,7 +211,7 @@ def result_fields(
 ) -> list[spark.StructField]:
     """The columns that the operator forms append: a struct's fields, or one column; with `name` always one."""
     if isinstance(data_type, spark.StructType) and name is None:
-        return [spark.StructField(field.name, field.dataType, True) for field in data_type.fields]
+        return [as_optional(field) for field in data_type.fields]
     return [spark.StructField(name or function_plan.spec.name, data_type, True)]
 
 

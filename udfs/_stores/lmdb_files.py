@@ -262,6 +262,11 @@ class LmdbFile:
                 raise AsyncUDFError(f"the store in {self.path} cannot be written: the disk is full") from error
             if isinstance(error, OSError):
                 raise
+            if isinstance(error, lmdb.MemoryError):
+                raise AsyncUDFError(
+                    f"the store in {self.path} is too large for the addresses that this process may use (ulimit -v, "
+                    "spark.executor.pyspark.memory): another process has begun it; use another folder"
+                ) from error
             raise AsyncUDFError(f"the store in {self.path} fails: {error}") from error
 
     def _check_length(self) -> None:

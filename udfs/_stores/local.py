@@ -17,6 +17,7 @@ from .lmdb_files import HEADER, LmdbFile, RotatingFiles, own_folder, regular_fil
 
 if sys.platform != "win32":
     import fcntl
+    import resource
 
 SMALLEST = 16 * 2**20
 LARGEST = 16 * 2**40  # half the addresses that a process has
@@ -47,7 +48,7 @@ class LocalFolder:
         return "of this executor" if self.path is None else f"in {self.path}"
 
     def connect(self) -> LocalResults:
-        return LocalResults(self._folder, self.max_bytes)
+        return LocalResults(self._folder, _mappable(self.max_bytes))
 
     def leases(self) -> FileLeases | None:
         return leases_in(self._folder)
@@ -55,6 +56,15 @@ class LocalFolder:
     @property
     def _folder(self) -> str:
         return own_folder() if self.path is None else self.path
+
+
+def _mappable(max_bytes: int) -> int:
+    """So many bytes of files as this process can map: `spark.executor.pyspark.memory` bounds its addresses."""
+    if sys.platform == "win32":
+        return max_bytes
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    # Two thirds of a GiB are taken by a worker with pandas. All workers of an executor have one limit, and so one size.
+    return max_bytes if limit == resource.RLIM_INFINITY else max(SMALLEST, min(max_bytes, limit // 8))
 
 
 class LocalResults:

@@ -24,6 +24,7 @@ from ..._errors.traces import forget_frames
 from ..._functions.async_function import Results
 from ..._functions.options import OnError, Options
 from ..._functions.signature import FunctionSpec
+from ..loop.event_loops import refused_thread
 from .attempt import Attempt
 from .backlog import Backlog
 from .counts import CallCounts
@@ -533,8 +534,8 @@ class Calls:
         """A row is late: the first of its attempt, or the last, without which that does not go on."""
         if self._sharing is not None:
             self._sharing.leaves(row)  # the answer of `on_timeout` is for this row alone
-        late = Failure(AsyncTimeoutError(f"no result within {self._options.timeout:g} s"))
-        answer = self._checker.late(self._invoker, row, late.error)
+        late = self._late(f"no result within {self._options.timeout:g} s")
+        answer = late if late.is_no_rows_fault else self._checker.late(self._invoker, row, late.error)
         failure = answer if type(answer) is Failure else late
         is_at_work = row.trouble.parked is None  # or the call that it follows
         own_failure = failure if failure is answer and is_at_work and is_last else None
@@ -554,7 +555,13 @@ class Calls:
     def _limit_failure(self, attempt: Attempt) -> Failure:
         self.counts.attempt_timed_out()
         limit = self._options.attempt_timeout
-        return Failure(AsyncTimeoutError(f"attempt {attempt.number} gave no result within {limit:g} s"))
+        return self._late(f"attempt {attempt.number} gave no result within {limit:g} s")
+
+    def _late(self, text: str) -> Failure:
+        error = AsyncTimeoutError(text)
+        if (refusal := refused_thread(self._loop)) is not None:  # then it may not have run at all
+            error.__cause__ = refusal
+        return Failure(error)
 
     def _is_late(self, row: Row) -> bool:
         """Whether the deadline has come, though its timer may not have fired."""

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.records import as_exception
+from ..._errors.task_faults import THREAD_LIMITS
 from ..._observe.time_account import SparkThread
 from . import event_loops
 from .collector import collecting_by_time
@@ -96,7 +97,10 @@ class Bridge(Generic[In, Out]):
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise AsyncUDFError(f"the worker may start no thread for its event loop; raise {THREAD_LIMITS}") from error
 
     def pipe(self, batches: Iterable[In]) -> Iterator[Out]:
         """Feed every batch, yield what comes out, and close on every path."""

@@ -124,7 +124,7 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
     """
     # Not asyncio.run, nor a Runner: both wait without a limit for tasks and generators that do not end, and minutes for
     # threads, while Spark waits for the task.
-    pool = CallThreads(threads)
+    pool = _threads_of[loop] = CallThreads(threads)
     loop.set_default_executor(pool)
     asyncio.set_event_loop(loop)
     try:
@@ -205,6 +205,7 @@ class CallThreads(ThreadPoolExecutor):
     #
     # _pending: the calls that wait in _calls or are in a thread
     # _hung: those that were cancelled while a thread runs them; some may have ended since they were counted last
+    # _refusal: how the system has refused the thread that was started last
     # len(_working) >= the number of pending calls, unless the threads are as many as they may be
 
     def __init__(self, calls: int) -> None:
@@ -215,6 +216,7 @@ class CallThreads(ThreadPoolExecutor):
         self._pending: set[_Call] = set()
         self._hung: set[_Call] = set()
         self._working: list[threading.Thread] = []
+        self._refusal: RuntimeError | None = None
         self._is_shut = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -254,8 +256,18 @@ class CallThreads(ThreadPoolExecutor):
         if len(self._working) < len(self._pending) and len(self._working) < self._most + self._count_hung():
             name = f"asyncudf-call-{len(self._working)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._refusal = error
+                raise
+            self._refusal = None
             self._working.append(thread)
+
+    @property
+    def refusal(self) -> RuntimeError | None:
+        """Why calls wait for a thread, if the system has refused one to them."""
+        return None if self._calls.empty() else self._refusal
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -286,6 +298,15 @@ class CallThreads(ThreadPoolExecutor):
         end = time.monotonic() + timeout
         for thread in self._working:
             thread.join(max(0.0, end - time.monotonic()))
+
+
+_threads_of: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CallThreads] = weakref.WeakKeyDictionary()
+
+
+def refused_thread(loop: asyncio.AbstractEventLoop) -> RuntimeError | None:
+    """Why calls of a loop wait for a thread, if the system has refused one to them."""
+    threads = _threads_of.get(loop)  # none in the test kit's own loop
+    return None if threads is None else threads.refusal
 
 
 class _Call(Future[Any]):
