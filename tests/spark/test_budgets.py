@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from asyncudf import Budget, async_pandas_udf, monitor
+from asyncudf import Budget, ResultStore, async_pandas_udf, monitor
 
 pytestmark = pytest.mark.spark
 
@@ -47,3 +47,18 @@ def test_the_job_ends_with_one_message(spark, tmp_path, spark_error):
     error = spark_error(spark.range(0, 400, 1, 8).select(ask("id")))
     assert "ask has spent 39" in error
     assert "of its budget of 40 USD, and the next call may cost 1" in error
+
+
+@pytest.mark.parametrize("per", [None, "day"])
+def test_a_run_tells_what_all_runs_have_spent_of_a_budget_with_a_name(spark, tmp_path, per):
+    pytest.importorskip("lmdb")
+    bill, store = tmp_path / "bill", ResultStore.disk(str(tmp_path / "results"))
+    budget = Budget(AMOUNT, reserve=1.0, settle=lambda n, cost: cost, name="reviews", per=per)
+    ask = asking(bill, budget=budget, store=store, version="1")
+    for first in (0, 20):
+        with monitor(spark) as run:
+            spark.range(first, first + 20, 1, 4).select(ask("id").alias("cost")).collect()
+    told = run.metrics["functions"][0]["budgets"]["reviews"]
+    assert told["spent"] == pytest.approx(billed(bill))
+    assert (told["amount"], told["unit"], bool(told["window"])) == (AMOUNT, "USD", per is not None)
+    assert ' of 40 USD of "reviews" spent by all runs' in run.summary()

@@ -265,7 +265,7 @@ class BudgetGate(Gate):
         self.amounts, self.place = amounts, place
         self._is_by_key = budget.by is not None
         self._only = None if budget.is_divided else amounts.of("")
-        self._asked: tuple[SharedAmount, float]  # by the last attempt that did, and what it needs
+        self._asked: tuple[SharedAmount, float] | None = None  # by the last attempt that did, and what it needs
         self._reserved_of: dict[AskingAttempt, SharedAmount] = {}  # of each attempt in flight
         self.learns = budget.learns
         self._most: float | None = None  # that an attempt did cost so far
@@ -273,6 +273,11 @@ class BudgetGate(Gate):
         self._untold = 0  # attempts of which nobody has said what they cost, before the first that did
         self._error_of, self._ends_task = error_of, ends_task
         self.follows_calls = amounts.is_settled or ends_task
+
+    @property
+    def spent_by_all(self) -> float | None:
+        """What all tasks have spent, in the window of the last attempt; None: none has asked, or it is by key."""
+        return None if self._is_by_key or self._asked is None else self._asked[0].spent_by_all
 
     def need(self, attempt: AskingAttempt) -> float:
         if self.learns:
@@ -300,6 +305,7 @@ class BudgetGate(Gate):
         return Aside((self.place, key), seconds) if self._is_by_key else seconds
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
+        assert self._asked is not None
         amount, need = self._asked
         self._reserved_of[attempt] = amount
         amount.reserve(need)

@@ -87,6 +87,13 @@ class Spending:
         """Whether what an attempt reserves may differ from what it costs."""
         return any(map(callable, self._settles)) or any(gate.amounts.is_settled for gate in self._gates)
 
+    def note_budgets(self, now: float) -> None:
+        """Note what all runs have spent of the budgets with names, as it is known at this time."""
+        for gate, budget in zip(self._gates, self._budgets, strict=False):  # a task that could not begin has no gates
+            if budget.name is not None and (spent := gate.spent_by_all) is not None:
+                window = gate.amounts.window.name
+                self._task.counters.totals.budgets[budget.name] = (now, spent, budget.amount, budget.unit, window)
+
     def reserved(self, attempt: SpendingAttempt) -> Sequence[float]:
         """The costs of an attempt that has begun, as they were reserved."""
         assert attempt.costs is not None

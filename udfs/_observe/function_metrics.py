@@ -223,6 +223,10 @@ class FunctionMetrics:
     learned: dict[str, tuple[float, float, float, str]] = _figure(
         "What the service told last of a limit: when, permits, in how many seconds, and their unit.", NEWEST
     )
+    budgets: dict[str, tuple[float, float, float, str, str]] = _figure(
+        "Of each budget with a name: when, what all runs have spent of it, of how much, the unit, and the window.",
+        NEWEST,
+    )
     limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)
     ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)
     errors: Counter[str] = _figure("Attempts that ended with an error, by its type.", COUNTS)

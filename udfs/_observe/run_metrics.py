@@ -222,6 +222,10 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
             limit: dict(zip(("told", "permits", "per", "unit"), newest, strict=True))
             for limit, newest in metrics.learned.items()
         },
+        "budgets": {
+            name: dict(zip(("told", "spent", "amount", "unit", "window"), newest, strict=True))
+            for name, newest in metrics.budgets.items()
+        },
         "last_error": metrics.last_error and dict(zip(("type", "status"), metrics.last_error, strict=True)),
         "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},
         "queued": {"mean": metrics.queued, "peak": metrics.queued_peak},

@@ -22,7 +22,7 @@ from ..._errors.safe import presentable
 from ..function_metrics import SinkRows, counted
 from ..time_account import State
 from .function_figures import FunctionFigures, paid
-from .summary import learned_text, unsettled_text
+from .summary import budgets_text, learned_text, unsettled_text
 
 BUCKET = math.log(1.01 / 0.99)  # of the sketch; bars of whole buckets, or they would beat against each other
 SHORTEST_SHOWN = 1e-8  # seconds; what took no time has no logarithm
@@ -252,6 +252,7 @@ def _page(metrics: Mapping[str, Any]) -> str:
         spent=lambda function: paid(function, "spent"),
         unsettled=unsettled_text,
         learned=learned_text,
+        budgets=budgets_text,
     )
     page: str = environment.get_template("page.html").render(metrics=metrics)
     return page

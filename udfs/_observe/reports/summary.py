@@ -75,6 +75,8 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "also", ", ".join(extras)
     if spent := paid(function, "spent"):
         yield "spent", amounts(spent)
+    if budgets := budgets_text(function):
+        yield "budget", budgets
     if unsettled := unsettled_text(function):
         yield "settle", unsettled
     if learned := learned_text(function):
@@ -123,6 +125,16 @@ def unsettled_text(function: Mapping[str, Any]) -> str:
     attempts = things(sum(unsettled.values()), "attempt")
     errors = ", ".join(f"{count(times)} x {one_line(error)}" for error, times in unsettled.items())
     return f"raised for {attempts}, charged with what they had reserved: {errors}"
+
+
+def budgets_text(function: Mapping[str, Any]) -> str:
+    """What all runs have spent of the budgets with names; empty without any."""
+    texts = []
+    for name, one in (function.get("budgets") or {}).items():
+        amount = f"{amount_(one['spent'])} of {amount_(one['amount'])} {one_line(one['unit'])}"
+        window = f" in {one['window']}" if one["window"] else ""
+        texts.append(f'{amount} of "{one_line(name)}" spent by all runs{window}')
+    return "; ".join(texts)
 
 
 def learned_text(function: Mapping[str, Any]) -> str:
