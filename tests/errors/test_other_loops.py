@@ -179,6 +179,28 @@ def test_an_error_that_does_not_say_so_comes_through_a_client_of_another_loop(
         assert run_rows(call, [0, 1], on_error="null") == [0, None]
 
 
+SAID = {
+    "pymongo.asynchronous.mongo_client": "Cannot use AsyncMongoClient in different event loop. AsyncMongoClient uses "
+    "low-level asyncio APIs that bind it to the event loop it was created on.",
+    "async_lru": "alru_cache is not safe to use across event loops: this cache instance was first used with a "
+    "different event loop. Use separate cache instances per event loop.",
+}
+
+
+@pytest.mark.parametrize("module", SAID)
+def test_packages_that_say_it_in_words_of_their_own(module: str) -> None:
+    """With on_error="null" all rows of a second task of a worker were NULL."""
+    package: dict[str, Any] = {"__name__": module}
+    exec("def check(text): raise RuntimeError(text)", package)
+
+    async def call(x: int) -> int:
+        package["check"](SAID[module])
+        return x
+
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(call, [1], on_error="null", retry=RETRY)
+
+
 def vectorized(client: Client) -> Any:
     async def call(x: pd.Series[int]) -> pd.Series[int]:
         await client.get(0)

@@ -45,7 +45,7 @@ async def by_anthropic_in_parts(url: str) -> None:
     message = {"role": "user", "content": "Hei"}
     async with (
         anthropic.AsyncAnthropic(api_key="k", base_url=url, max_retries=0, timeout=SECONDS) as client,
-        client.messages.stream(model="m", max_tokens=5, messages=[message]) as stream,  # type: ignore[list-item]
+        client.messages.stream(model="m", max_tokens=5, messages=[message]) as stream,
     ):
         await stream.get_final_message()
 

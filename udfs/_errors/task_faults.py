@@ -17,11 +17,13 @@ from .traces import frames_of, is_raised_alone, replaced
 # a future that was awaited in vain before.
 _THROWN = re.compile(r"Task <.*> got Future <.*> attached to a different loop|await wasn't used with future", re.DOTALL)
 # These are raised in the code of the packages. While a call runs its own loop is open: a closed one is another's.
-_PACKAGES = ("asyncio", "uvloop", "aiohttp", "asyncpg")
+_PACKAGES = ("asyncio", "uvloop", "aiohttp", "asyncpg", "pymongo", "async_lru")
 _RAISED = re.compile(
     r"Event loop is closed|.* is bound to a different event loop"
     r"|The future belongs to a different loop than the one specified as the loop argument"
-    r"|Timeout context manager should be used inside a task",
+    r"|Timeout context manager should be used inside a task"
+    r"|Cannot use \w+ in different event loop\..*"
+    r"|alru_cache is not safe to use across event loops: .*",
     re.DOTALL,
 )
 _OF_LOOPS = ("RuntimeError", "ValueError", "InterfaceError")  # by name: the last one is asyncpg's
