@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -71,3 +72,24 @@ class TestResources:
         with pytest.raises(AsyncUDFError, match=r"resource 'bad' of call could not be opened: OSError: no route"):
             run_rows(call, [1], resources={"good": Good, "bad": Bad})
         assert events == ["closed"]
+
+    def test_a_task_group_waits_for_work_beside_the_calls_and_tells_its_errors(self) -> None:
+        written: list[int] = []
+
+        @contextlib.asynccontextmanager
+        async def beside() -> AsyncIterator[asyncio.TaskGroup]:
+            async with asyncio.TaskGroup() as group:
+                yield group
+
+        async def write(x: int) -> None:
+            await asyncio.sleep(10)
+            written.append(1 // x)
+
+        async def call(x: int, group: asyncio.TaskGroup) -> int:
+            group.create_task(write(x))
+            return x
+
+        assert run_rows(call, [1, 2], resources={"group": beside}) == [1, 2]
+        assert written == [1, 0]
+        with pytest.raises(AsyncUDFError, match=r"resource 'group' of call could not be closed: .*: ZeroDivisionError"):
+            run_rows(call, [1, 0], resources={"group": beside}, on_error="null")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from asyncudf import AsyncFunction, AsyncUDFError, CircuitBreaker, FatalError, ResultFuture, RetryStrategy, http
 from asyncudf.testing import MemoryStore, VirtualClockLoop, run_rows
+from tests.kit.bridges import batch, start
 
 WAY_OUT = r"event loop.*per task, with resources= or in AsyncFunction\.open"
 RETRY = RetryStrategy.fixed_delay(attempts=5, delay=1)
@@ -177,6 +179,84 @@ def test_an_error_that_does_not_say_so_comes_through_a_client_of_another_loop(
             run_rows(call, [1], on_error="null")
     else:
         assert run_rows(call, [0, 1], on_error="null") == [0, None]
+
+
+SAID = {
+    "pymongo.asynchronous.mongo_client": "Cannot use AsyncMongoClient in different event loop. AsyncMongoClient uses "
+    "low-level asyncio APIs that bind it to the event loop it was created on.",
+    "async_lru": "alru_cache is not safe to use across event loops: this cache instance was first used with a "
+    "different event loop. Use separate cache instances per event loop.",
+}
+
+
+@pytest.mark.parametrize("module", SAID)
+def test_packages_that_say_it_in_words_of_their_own(module: str) -> None:
+    """With on_error="null" all rows of a second task of a worker were NULL."""
+    package: dict[str, Any] = {"__name__": module}
+    exec("def check(text): raise RuntimeError(text)", package)
+
+    async def call(x: int) -> int:
+        package["check"](SAID[module])
+        return x
+
+    with pytest.raises(FatalError, match=WAY_OUT):
+        run_rows(call, [1], on_error="null", retry=RETRY)
+
+
+async def runs_a_loop(x: int) -> int:
+    with contextlib.closing(asyncio.sleep(0, x)) as sleeping:
+        return asyncio.run(sleeping)
+
+
+async def runs_its_own_loop(x: int) -> int:
+    with contextlib.closing(asyncio.sleep(0, x)) as sleeping:
+        return asyncio.get_running_loop().run_until_complete(sleeping)
+
+
+async def runs_another_loop(x: int) -> int:
+    with contextlib.closing(asyncio.new_event_loop()) as loop, contextlib.closing(asyncio.sleep(0, x)) as sleeping:
+        return loop.run_until_complete(sleeping)
+
+
+def finds_no_loop(x: int) -> None:
+    asyncio.get_event_loop()
+
+
+def sets_an_alarm(x: int) -> int:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    return x
+
+
+async def handles_a_signal(x: int) -> int:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, print)
+    return x
+
+
+MISUSE = {
+    "await the coroutine": [runs_a_loop, runs_its_own_loop, runs_another_loop],
+    "use asyncio.run": [finds_no_loop],
+    "in place of an alarm": [sets_an_alarm, handles_a_signal],
+}
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(("way_out", "function"), [(way, one) for way, them in MISUSE.items() for one in them])
+def test_what_no_call_of_a_task_may_do_is_told_once_and_not_for_each_row(
+    function: Callable[[int], Any], way_out: str, loop: str
+) -> None:
+    """With on_error="null" all rows were NULL. Calls run on a loop, or in a thread; not in the main thread."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    bridge = start(function, loop=loop, on_error="null", retry=RETRY)
+    with pytest.raises(FatalError, match=f"failed in attempt 1, .*{way_out}"):
+        list(bridge.pipe(iter([batch(1, 2, 3)])))
+
+
+def test_a_text_of_the_users_own_is_its_rows_here_too() -> None:
+    async def call(x: int) -> int:
+        raise ValueError("signal only works in main thread")
+
+    assert run_rows(call, [1], on_error="null") == [None]
 
 
 def vectorized(client: Client) -> Any:

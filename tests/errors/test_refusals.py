@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,10 +57,41 @@ def test_what_is_a_refusal(status: int, headers: dict[str, str], seconds: float 
             2.0,
         ),
         ({"Retry_After": "Wed, 21 Oct 2015 07:30:00 GMT", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 120.0),
+        ({"Retry_After": "1445412600", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 120.0),  # the same as a number
+        ({"Retry_After": "1m30s"}, 90.0),
     ],
 )
 def test_the_first_header_that_can_be_read_says_the_wait(headers: dict[str, str], seconds: float) -> None:
     assert wait_of(429, **headers) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ([("Retry-After", "30"), ("retry-after", "30")], 30.0),
+        ([("Retry-After", "1"), ("Retry-After", "30")], 30.0),
+        ([("Retry-After", "30, 1")], 30.0),
+        ([("Retry-After", "Wed, 21 Oct 2015 07:30:00 GMT, 7"), ("Date", "Wed, 21 Oct 2015 07:28:00 GMT")], 120.0),
+        ([("Retry-After", "7, Wed, 21 Oct 2015 07:30:00 GMT"), ("Date", "Wed, 21 Oct 2015 07:28:00 GMT")], 120.0),
+        ([("Retry-After", "soon, 7")], 7.0),
+        ([("retry-after-ms", "250, 500")], 0.5),
+        ([("x-ratelimit-reset-tokens", "1s, 2m0s"), ("x-ratelimit-remaining-tokens", "50, 0")], 120.0),
+    ],
+)
+def test_of_a_header_that_comes_twice_the_longest_wait_counts(headers: list[tuple[str, str]], seconds: float) -> None:
+    """As behind a gateway that has limits of its own; most clients make one text of the two. The wait was a second."""
+    error = AnsweredError(429)
+    error.headers = SimpleNamespace(items=lambda: headers)  # type: ignore[assignment]
+    refusal = refusal_of(error)
+    assert refusal is not None
+    assert refusal.wait == seconds
+
+
+def test_the_headers_may_be_those_of_the_answers_meta_data() -> None:
+    """As in the exceptions of Elasticsearch."""
+    error = AnsweredError(429)
+    error.meta = SimpleNamespace(headers={"retry-after": "17"})  # type: ignore[attr-defined]
+    assert refusal_of(error) == Refusal(17.0, may_retry=True)
 
 
 @pytest.mark.parametrize("scale", [1, 1000], ids=["seconds", "milliseconds"])

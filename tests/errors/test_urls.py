@@ -1,4 +1,4 @@
-"""URLs in messages have no user part and no query; everything else of a text stays as it is."""
+"""URLs in messages have no user part and no query, and tokens are not shown; all else of a text stays as it is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,25 @@ def test_a_url_loses_its_user_and_its_query(text: str) -> None:
     assert without_secrets(CLEANED[text]) == CLEANED[text], "what is clean stays as it is"
 
 
+TOKENS = {
+    "{'Authorization': 'Bearer sk-proj-1aB'}": "{'Authorization': 'Bearer ***'}",
+    "Authorization: basic dXNlcjpzZWNyZXQ=": "Authorization: basic ***",
+    "Authorization: Basic dXNlcjpzZWNyZXQ": "Authorization: Basic ***",
+    r"Illegal header value b'Bearer secret\n'": "Illegal header value ***",  # h11
+    r"Invalid header value b'secret\n'": "Invalid header value ***",  # http.client
+    r"or return character(s) in header value: 'secret\n'": "or return character(s) in header value: ***",  # requests
+}
+
+
+@pytest.mark.parametrize("text", TOKENS)
+def test_a_token_and_the_header_that_a_client_refuses_are_not_shown(text: str) -> None:
+    """Most often the end of a line in a file with the key: the key was in the error of each row."""
+    assert without_secrets(text) == TOKENS[text]
+
+
 UNTOUCHED = [
+    "Basic authentication is required, or the bearer of a ticket",
+    "Bearer {key}",
     "https://example.com/users/bob@example.com",
     "http://localhost:8080/users/bob@example.com",
     "https://host:8080/@user",
@@ -80,7 +98,27 @@ def test_other_text_stays_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "/", "://", "://a:", "://a@", "?", ";=", "#", " /", "://a?b=c ", "\\", ":\\", " \\", "://a;=@"]
+    "piece",
+    [
+        "a",
+        "/",
+        "://",
+        "://a:",
+        "://a@",
+        "?",
+        ";=",
+        "#",
+        " /",
+        "://a?b=c ",
+        "\\",
+        ":\\",
+        " \\",
+        "://a;=@",
+        "Bearer ",
+        "Bearer a",
+        "header value '",
+        " ",
+    ],
 )
 def test_a_long_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
     def seconds(length: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -29,9 +30,24 @@ async def by_openai(url: str) -> None:
         await client.responses.create(model="m", input="Hei")
 
 
+async def by_openai_in_parts(url: str) -> None:
+    async with openai.AsyncOpenAI(api_key="k", base_url=url, max_retries=0, timeout=SECONDS) as client:
+        async for _ in await client.responses.create(model="m", input="Hei", stream=True):
+            pass
+
+
 async def by_anthropic(url: str) -> None:
     async with anthropic.AsyncAnthropic(api_key="k", base_url=url, max_retries=0, timeout=SECONDS) as client:
         await client.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "Hei"}])
+
+
+async def by_anthropic_in_parts(url: str) -> None:
+    message = {"role": "user", "content": "Hei"}
+    async with (
+        anthropic.AsyncAnthropic(api_key="k", base_url=url, max_retries=0, timeout=SECONDS) as client,
+        client.messages.stream(model="m", max_tokens=5, messages=[message]) as stream,
+    ):
+        await stream.get_final_message()
 
 
 def google_options(url: str) -> HttpOptions:
@@ -116,6 +132,22 @@ DOWN: list[tuple[Client, Answer]] = [
     (by_google_in_a_thread, (503, {}, google_says(503, "UNAVAILABLE"))),
     (by_botocore, (500, {}, botocore_says("InternalServerError"))),
 ]
+# In an answer that has begun with a 200; the seconds until the next attempt.
+IN_PARTS: list[tuple[Client, dict[str, Any], float | None]] = [
+    (by_openai_in_parts, openai_says("requests", "rate_limit_exceeded"), 1.0),
+    (by_openai_in_parts, openai_says("server_error", "rate_limit_exceeded"), 1.0),
+    (by_openai_in_parts, openai_says("server_error", "server_error"), 3.0),
+    (by_openai_in_parts, {"error": {"message": "no", "code": 502}}, 3.0),
+    (by_openai_in_parts, openai_says("invalid_request_error"), None),
+    (by_anthropic_in_parts, anthropic_says("rate_limit_error"), 1.0),
+    (by_anthropic_in_parts, anthropic_says("overloaded_error"), 3.0),
+    (by_anthropic_in_parts, anthropic_says("api_error"), 3.0),
+    (by_anthropic_in_parts, anthropic_says("invalid_request_error"), None),
+]
+USED_UP_IN_PARTS: list[tuple[Client, dict[str, Any]]] = [
+    (by_openai_in_parts, openai_says("insufficient_quota", "insufficient_quota")),
+    (by_anthropic_in_parts, anthropic_says("billing_error")),
+]
 CLIENTS: list[Client] = [by_openai, by_anthropic, by_google, by_google_in_a_thread, by_botocore]
 
 
@@ -125,7 +157,10 @@ def name_of(value: Any) -> str | None:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The address of a service, and what it answers: `says` is an answer, "nothing", or "end" of the connection."""
+    """The address of a service, and what it answers.
+
+    `says` is an answer, an event of a stream that has begun, "nothing", or "end" of the connection.
+    """
     state: dict[str, Any] = {}
 
     async def answer(request: web.Request) -> web.Response:
@@ -134,6 +169,9 @@ def service() -> Iterator[tuple[str, dict[str, Any]]]:
         if state["says"] == "end":
             assert request.transport is not None
             request.transport.close()
+        if type(state["says"]) is dict:
+            event = f"event: error\ndata: {json.dumps(state['says'])}\n\n"
+            return web.Response(text=event, content_type="text/event-stream")
         status, headers, body = state["says"] if type(state["says"]) is tuple else (200, {}, {})
         return web.json_response(body, status=status, headers=headers)
 
@@ -189,6 +227,23 @@ def test_a_bad_request_is_not_repeated(service: Service, client: Client, says: A
 @pytest.mark.parametrize(("client", "says"), DOWN, ids=name_of)
 def test_a_service_that_cannot_answer_now_is_asked_again(service: Service, client: Client, says: Answer) -> None:
     assert delays(raised_by(client, service, says)) == 3.0
+
+
+@pytest.mark.parametrize(("client", "says", "seconds"), IN_PARTS, ids=name_of)
+def test_an_error_in_a_stream_is_what_its_body_says(
+    service: Service, client: Client, says: dict[str, Any], seconds: float | None
+) -> None:
+    """Its status is the 200 that the answer had begun with, or it has none: no such row was called again."""
+    assert delays(raised_by(client, service, says)) == seconds
+
+
+@pytest.mark.parametrize(("client", "says"), USED_UP_IN_PARTS, ids=name_of)
+def test_a_quota_that_is_used_up_in_a_stream_ends_the_job(
+    service: Service, client: Client, says: dict[str, Any]
+) -> None:
+    error = raised_by(client, service, says)
+    with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
+        delays(error)
 
 
 @pytest.mark.parametrize("says", ["nothing", "end"])

@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -204,6 +205,25 @@ def test_a_token_and_headers_are_sent(service: str, monkeypatch: pytest.MonkeyPa
     both = sent(http.session(service, token=lambda: "a", headers=lambda: {"User-Agent": "b"}))
     assert (both["Authorization"], both["User-Agent"]) == ("Bearer a", "b")
     assert sent(http.session(service, headers={"Accept-Language": "nb"}))["Accept-Language"] == "nb"
+
+
+def test_a_token_goes_before_what_a_file_says_of_the_host(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `trust_env=True`, for a proxy, aiohttp sent the password in ~/.netrc in place of the token."""
+    file = tmp_path / "netrc"
+    file.write_text("machine 127.0.0.1 login ada password lovelace")
+    monkeypatch.setenv("NETRC", str(file))
+    monkeypatch.setenv("API_TOKEN", "SECRET")
+    for own in (
+        {"token_env": "API_TOKEN"},
+        {"token": lambda: "SECRET"},
+        {"headers": lambda: {"authorization": "SECRET"}},
+    ):
+        assert sent(http.session(service, trust_env=True, **own))["Authorization"].endswith("SECRET")
+        elsewhere = http.session("http://localhost:9", trust_env=True, **own)
+        assert sent(elsewhere, f"{service}/")["Authorization"].startswith("Basic ")
+    assert sent(http.session(service, trust_env=True))["Authorization"].startswith("Basic ")
 
 
 @pytest.mark.parametrize("path", ["", "/to?address="], ids=["asked", "redirected"])

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import errno
 import gzip
+import http.client
 import io
 import shutil
 import socket
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import urllib3
 
 from asyncudf import AsyncTimeoutError, ResultError
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
@@ -66,6 +68,18 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("RemoteProtocolError ProtocolError TransportError RequestError HTTPError"), DOWN),
         (of_client("HTTPStatusError HTTPError", response=answered(429)), THROTTLED),
         (of_client("DecodingError RequestError HTTPError"), NOTHING),
+        (
+            of_client("UnsupportedProtocol TransportError RequestError HTTPError"),
+            NOTHING,
+        ),  # a row's URL without https://
+        (
+            of_client("LocalProtocolError ProtocolError TransportError RequestError HTTPError"),
+            NOTHING,
+        ),  # a row's header
+    ],
+    "httpcore": [
+        (of_client("RemoteProtocolError ProtocolError"), DOWN),
+        (of_client("LocalProtocolError ProtocolError"), NOTHING),
     ],
     "requests": [
         (of_client("ConnectionError_ RequestException OSError"), DOWN),
@@ -82,6 +96,19 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (urllib.error.URLError(socket.gaierror(socket.EAI_AGAIN, "try again")), DOWN),
         (urllib.error.URLError("unknown url type: foo"), NOTHING),
         (urllib.error.URLError(FileNotFoundError()), NOTHING),
+        (http.client.IncompleteRead(b"half"), DOWN),
+        (http.client.BadStatusLine("it is down"), DOWN),
+        (http.client.RemoteDisconnected(), DOWN),
+        (http.client.InvalidURL("a row's"), NOTHING),
+    ],
+    "urllib3": [
+        (urllib3.exceptions.IncompleteRead(4, 4), DOWN),
+        (urllib3.exceptions.ReadTimeoutError(None, None, "timed out"), DOWN),  # type: ignore[arg-type]
+        (urllib3.exceptions.DecodeError(), NOTHING),
+    ],
+    "asyncio": [
+        (asyncio.IncompleteReadError(b"half", 8), DOWN),
+        (asyncio.LimitOverrunError("a long line", 8), NOTHING),
     ],
     "asyncpg": [
         (of_client("ConnectionDoesNotExistError PostgresConnectionError PostgresError"), DOWN),
@@ -100,6 +127,7 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("MasterDownError ClusterDownError ResponseError RedisError"), DOWN),
         (of_client("ResponseError RedisError"), NOTHING),
         (of_client("AuthenticationError ConnectionError_ RedisError"), NOTHING),
+        (of_client("AuthorizationError ConnectionError_ RedisError"), NOTHING),
         (of_client("MaxConnectionsError ConnectionError_ RedisError"), NOTHING),
     ],
     "grpc": [
@@ -114,6 +142,14 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("ClientError", response={"ResponseMetadata": {"HTTPStatusCode": 503}}), DOWN),
         (of_client("ClientError", response={"ResponseMetadata": {"HTTPStatusCode": 400}}), UP),
         (of_client("ParamValidationError BotoCoreError"), NOTHING),
+        (of_client("IncompleteReadError BotoCoreError"), DOWN),
+        (of_client("ResponseStreamingError HTTPClientError BotoCoreError"), DOWN),
+    ],
+    "elasticsearch": [
+        (of_client("ConnectionTimeout TransportError"), DOWN),
+        (of_client("ConnectionError_ TransportError"), DOWN),
+        (of_client("SerializationError TransportError"), NOTHING),  # a row that no JSON can be made of
+        (of_client("ApiError", status_code=409), UP),
     ],
     "openai": [
         (of_client("APIConnectionError APIError OpenAIError"), DOWN),
@@ -160,6 +196,36 @@ def test_what_clients_raise(client: str) -> None:
             assert is_retryable(error) is (outcome in (DOWN, THROTTLED)), [
                 kind.__name__ for kind in type(error).__mro__
             ]
+
+
+def raised_in_place_of(cause: Exception) -> Exception:
+    """As requests does it."""
+    try:
+        try:
+            raise cause
+        except Exception:
+            raise of_client("SSLError_ ConnectionError_ RequestException OSError")  # noqa: B904 - it does not say from
+    except Exception as error:
+        return error
+
+
+LASTING = [
+    ssl.SSLCertVerificationError(),
+    of_client("ServerFingerprintMismatch ServerConnectionError ClientConnectionError ClientError"),
+    of_client("UnsupportedProtocol TransportError RequestError HTTPError"),
+    of_client("LocalProtocolError ProtocolError TransportError RequestError HTTPError"),  # a token with a line's end
+]
+
+
+@pytest.mark.parametrize("cause", LASTING, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("wrapped", [caused_by, raised_in_place_of])
+def test_what_lasts_does_not_become_an_outage_where_a_client_wraps_it(cause: Exception, wrapped: Any) -> None:
+    """As openai's APIConnectionError, "Connection error.": rows were called again and again, and opened the breaker."""
+    error = of_client("APIConnectionError APIError OpenAIError")
+    error.__cause__ = wrapped(cause)
+    for one in (error, wrapped(cause), ExceptionGroup("two", [error])):
+        assert outcome_of(one) is NOTHING
+        assert not is_retryable(one)
 
 
 SEVERAL = "Multiple exceptions: [Errno {0}] Connect call failed ('::1', 1, 0, 0), [Errno {0}] Connect call failed"

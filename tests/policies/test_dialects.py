@@ -42,6 +42,7 @@ TOLD: list[tuple[str, str, dict[str, str], Told]] = [
     ("github", "requests", github(AT + 17), Told(5000, 4, 17)),
     ("github", "requests", github(1000 * (AT + 17)), Told(5000, 4, 17)),
     ("github", "requests", github(17), Told(5000, 4, 17)),
+    ("github", "requests", {**github("17, 9"), "x-ratelimit-remaining": "4, 0"}, Told(5000, 0, 17)),  # sent twice
     ("github", "requests", github(AT - 5), Told(5000, 4, 0)),
     ("ietf", "requests", {"ratelimit-policy": TWO, "ratelimit": '"burst";r=50;t=30'}, Told(100, 50, 30, 60)),
     ("ietf", "daily", {"ratelimit-policy": TWO, "ratelimit": '"daily";r=7;t=30'}, Told(1000, 7, 30, 86400)),

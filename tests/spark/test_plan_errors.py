@@ -1,10 +1,12 @@
 """Mistakes that the driver can see are raised there, before any job runs, with the value and the way out."""
 
 import contextlib
+import functools
 import threading
 
 import pandas as pd
 import pytest
+import tenacity
 from pyspark.sql import functions as sf
 
 from asyncudf import (
@@ -233,10 +235,43 @@ def test_a_session_or_a_dataframe_inside_a_function_is_named(spark, trips, no_jo
         ordered_wait(trips, asks_spark, "city")
 
 
+def unpicklable_decorator():
+    async def f(city: str) -> str:
+        return city
+
+    return {"f": tenacity.retry(f)}
+
+
+def unpicklable_method():
+    class Client:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        async def f(self, city: str) -> str:
+            return city
+
+    return {"f": Client().f}
+
+
+def unpicklable_argument():
+    async def f(client, city: str) -> str:
+        return city
+
+    return {"f": functools.partial(f, threading.Lock())}
+
+
+def unpicklable_in_a_partial():
+    return {"f": functools.partial(unpicklable_closure()["f"])}
+
+
 @pytest.mark.promise("errors when planned")
 @pytest.mark.parametrize(
     ("make", "culprit"),
     [
+        (unpicklable_decorator, "its decorator's attribute 'retry' (AsyncRetrying)"),
+        (unpicklable_method, "its attribute 'lock' (lock)"),
+        (unpicklable_argument, "its argument 0 (lock)"),
+        (unpicklable_in_a_partial, "its variable 'lock' (lock)"),
         (unpicklable_closure, "its variable 'lock' (lock)"),
         (unpicklable_global, "its variable 'LOCK' (lock)"),
         (unpicklable_resource, "resource 'client'"),

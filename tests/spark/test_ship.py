@@ -1,6 +1,7 @@
 """Executors without this library, and `ship`, which brings it."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import shutil
@@ -158,6 +159,16 @@ def test_a_package_is_shipped_as_it_is_imported(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     with zipfile.ZipFile(io.BytesIO(_zipped(["linked_package"]))) as archive:
         assert archive.namelist() == ["linked_package/__init__.py", "linked_package/part/__init__.py"]
+
+
+def test_a_module_has_its_own_name_whatever_its_file_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of Airflow for the file of a DAG; it was sent as a module that nothing could import."""
+    (tmp_path / "my_dag.py").touch()
+    spec = importlib.util.spec_from_file_location("unusual_prefix_1f2e_my_dag", tmp_path / "my_dag.py")
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, spec.name, importlib.util.module_from_spec(spec))
+    with zipfile.ZipFile(io.BytesIO(_zipped([spec.name]))) as archive:
+        assert archive.namelist() == ["unusual_prefix_1f2e_my_dag.py"]
 
 
 @pytest.mark.parametrize(

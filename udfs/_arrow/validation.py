@@ -332,10 +332,23 @@ def _plain(arrow_type: pa.DataType, path: str) -> Fit:
             if type(exact) not in exact_types:
                 pa.scalar(exact, type=arrow_type)  # too large decimals, too long durations, types that Arrow adds later
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise TypeMismatchError(path, value, f"declared {_described(arrow_type)}", f": {error}") from None
+            why = _why(value, arrow_type) or error
+            raise TypeMismatchError(path, value, f"declared {_described(arrow_type)}", f": {why}") from None
         return exact
 
     return fit
+
+
+def _why(value: Any, arrow_type: pa.DataType) -> str:
+    """Why a number does not fit a decimal, of which Arrow speaks as of rescaling and first elements; else empty."""
+    if isinstance(value, int) and value.bit_length() < MAX_DIGITS:
+        value = decimal.Decimal(value)
+    if not (pa.types.is_decimal(arrow_type) and isinstance(value, decimal.Decimal) and value.is_finite()):
+        return ""
+    most, digits = arrow_type.precision - arrow_type.scale, value.adjusted() + 1
+    if digits > most:
+        return f"it has {digits} digits before the point, and the type {most}"
+    return f"it has more digits behind the point than the {arrow_type.scale} of the type; round it, or declare more"
 
 
 def _described(arrow_type: pa.DataType) -> str:

@@ -9,8 +9,9 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from typing import Any, NamedTuple
@@ -53,12 +54,20 @@ USED_UP = {
     "BILLING_DISABLED", "OptInRequired", "SubscriptionRequiredException",
 }  # fmt: skip
 LEAST_ERROR = 400  # status
+# What services with the interfaces of Anthropic and OpenAI say in an answer that had begun with a 200, and the status
+# that it would have had.
+STATUSES = {
+    "rate_limit_error": 429, "rate_limit_exceeded": 429, "overloaded_error": 529, "api_error": 500, "server_error": 500,
+    "timeout_error": 504, **dict.fromkeys(USED_UP, 429),
+}  # fmt: skip
 CODES = ("code", "Code", "type", "error_code", "reason")
 LONGEST_BODY = 16 * 1024  # characters or bytes of a body that are read
 TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
 DURATION = re.compile(f"(?:{PART.pattern})+")
+# Between the values of a header that came more than once, and not behind the weekday of a date.
+BETWEEN = re.compile(r",(?!\s*\d\d[ -])")
 # Python's own errors have no answer of a service in them, unless somebody has put one there.
 OF_PYTHON = {
     one for one in vars(builtins).values()
@@ -149,8 +158,9 @@ def status_of(outcome: Any) -> int | None:
 
     Reads `status` (aiohttp, urllib), `status_code` and `response` (httpx, requests, botocore). The `code` of an
     exception counts only if it is an `http.HTTPStatus` (Google's): databases, mail servers and websockets have codes of
-    their own. None if there is no status. An exception of aiohttp for an incomplete message has none, though its
-    `status` is 400.
+    their own. Where there is no status of an error, that of the error in a body counts, as in the event of a stream
+    that had begun with a 200. None if there is no status. An exception of aiohttp for an incomplete message has none,
+    though its `status` is 400.
     """
     return answer_of(outcome).status
 
@@ -182,9 +192,7 @@ def headers_of(error: BaseException) -> list[Any]:
 def _all_headers(error: BaseException) -> Iterator[Any]:
     for one in _outcomes(error):
         for holder in (one, _attribute(one, "response")):
-            for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
-                if hasattr(headers, "items"):
-                    yield headers
+            yield from (headers for headers in _all_of(holder) if hasattr(headers, "items"))
 
 
 def limit_headers(response: Any) -> dict[str, str]:
@@ -200,9 +208,20 @@ def _status(said: Said) -> int | None:
     for one, *_ in said:
         if is_of_a_broken_message(one):
             return None
-    for one, response, *_ in said:
-        for holder in (one, response):
-            if holder is not None and (status := _status_in(holder)) is not None:
+    holders = [holder for one, response, *_ in said for holder in (one, response) if holder is not None]
+    found = next((status for status in map(_status_in, holders) if status is not None), None)
+    if found is None or found < LEAST_ERROR:
+        told = (_status_told(body) for *_, bodies in said for body in bodies)
+        return next((status for status in told if status is not None), found)
+    return found
+
+
+def _status_told(body: Any) -> int | None:
+    """The status that the error in a body has, or would have had."""
+    for outer, error, _ in _errors_in(body):
+        for value in (_item(holder, name) for holder in (error, outer) for name in ("code", "type")):
+            status = STATUSES.get(value) if type(value) is str else value
+            if type(status) is int and LEAST_ERROR <= status <= 599:
                 return status
     return None
 
@@ -326,8 +345,8 @@ def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[
         yield tried(lambda: _seconds(asked, {}))
     for found in headers:
         for name in MILLISECONDS:
-            yield None if (milliseconds := number_in(found.get(name))) is None else milliseconds / 1000
-        yield _seconds(found.get("retry-after"), found)
+            yield max((number / 1000 for number in _each(found.get(name), number_in)), default=None)
+        yield max(_each(found.get("retry-after"), partial(_seconds, headers=found)), default=None)
     yield from map(wait_in, bodies)
 
 
@@ -336,9 +355,15 @@ def _headers(outcome: Any, response: Any) -> Iterator[dict[str, Any]]:
     for holder in (outcome, response):
         if holder is None:
             continue
-        for headers in (_attribute(holder, "headers"), _metadata(holder).get("HTTPHeaders")):
+        for headers in _all_of(holder):
             if headers is not None and (found := tried(lambda: _of_limits(headers))):  # noqa: B023 - called here
                 yield found
+
+
+def _all_of(holder: Any) -> Sequence[Any]:
+    """What may be headers in an exception or a response; `meta` is Elasticsearch's."""
+    in_meta = _attribute(_attribute(holder, "meta"), "headers")
+    return _attribute(holder, "headers"), in_meta, _metadata(holder).get("HTTPHeaders")
 
 
 def _of_limits(headers: Any) -> dict[str, Any]:
@@ -348,21 +373,22 @@ def _of_limits(headers: Any) -> dict[str, Any]:
         if issubclass(type(name), str) and type(value) in (str, int, float):
             lower = name.lower()
             if lower in NAMES or "ratelimit" in lower:
-                found.setdefault(lower, value)
+                found[lower] = f"{found[lower]}, {value}" if lower in found else value
     return found
 
 
 def _seconds(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The seconds to wait, from a number of them, a timedelta or an HTTP date."""
+    """The seconds to wait, from a timedelta, an HTTP date, or what `seconds_until` reads."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if (number := number_in(value)) is not None:
-        return number
+    if (wait := seconds_until(value, headers)) is not None:
+        return wait
     return None if (date := _date(value)) is None else date.timestamp() - server_now(headers)
 
 
 def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
-    waits = {name: wait for name in RESETS if (wait := seconds_until(headers.get(name), headers)) is not None}
+    until = partial(seconds_until, headers=headers)
+    waits = {name: max(found) for name in RESETS if (found := _each(headers.get(name), until))}
     if "x-ratelimit-reset-after" in waits:
         waits.pop("x-ratelimit-reset", None)  # the same time, by the server's clock
     left = {name: _left(headers, RESETS[name]) for name in waits}
@@ -384,8 +410,18 @@ def seconds_until(value: Any, headers: Mapping[str, Any]) -> float | None:
 
 
 def _left(headers: Mapping[str, Any], name: str) -> float | None:
-    left = number_in(headers.get(name))
+    left = min(_each(headers.get(name), number_in), default=None)
     return None if left is None else max(0.0, left)
+
+
+def each_of(value: Any) -> list[Any]:
+    """The values of a header: clients make one text of a header that came more than once."""
+    is_several = type(value) is str and "," in value and len(value) <= LONGEST_TEXT
+    return BETWEEN.split(value) if is_several else [value]
+
+
+def _each(value: Any, read: Callable[[Any], float | None]) -> list[float]:
+    return [found for one in each_of(value) if (found := read(one)) is not None]
 
 
 def number_in(value: Any) -> float | None:

@@ -7,13 +7,14 @@ import errno
 import re
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 from .answers import Answer, answer_of, is_of_a_broken_message
 from .exceptions import ResultError
 from .safe import tried
 from .task_faults import errnos_of, fault_of
-from .traces import is_group, leaves, related
+from .traces import is_group, leaves, related, replaced
 
 # An OSError is of the network by its class or its number; others are of files and data, such as gzip's and Pillow's.
 _OF_THE_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
@@ -30,10 +31,15 @@ _DOWN = re.compile(
     r"\b((re|dis)?connect(s|ed|ing|ion|ions)?|time ?outs?|timed ?out|unreachable"
     r"|(service|server|host|endpoint|backend|upstream|gateway|cluster|node|broker|database) (temporarily )?unavailable"
     r"|(network|transport) (error|exception|failure|timeout|down|closed)"
-    r"|(cluster|master) down|(admin|crash) shutdown|client payload)\b|^unavailable( error| exception)?$"
+    r"|(cluster|master) down|(admin|crash) shutdown|client payload|incomplete read|bad status line|remote protocol"
+    r"|response streaming)\b|^unavailable( error| exception)?$"
 )
-# By their bases these are errors of connections, but their cause stays, or no connection was asked for.
-_NOT_DOWN = ("AuthenticationError", "MaxConnectionsError")
+# By their bases these are errors of connections, and clients wrap them as such. But their cause stays, or no connection
+# was asked for: a key or certificate that is not accepted; of httpx and Elasticsearch, a request that cannot be made.
+_NOT_DOWN = {
+    "AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ServerFingerprintMismatch",
+    "UnsupportedProtocol", "LocalProtocolError", "SerializationError",
+}  # fmt: skip
 _BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and repeated 500s
 # Errors of these types are mistakes of the function or the row, whatever their names say.
 _OF_PYTHON = (
@@ -81,24 +87,34 @@ def outcome_with(error: BaseException, answer: Answer) -> CallOutcome:
         return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
     is_down = any(map(_is_of_the_connection, related(error)))
     # A client's error for a connection that was never asked for says nothing about the service.
-    return CallOutcome.DOWN if is_down and fault_of(error) is None else CallOutcome.NOTHING
+    is_other = is_down and (fault_of(error) is not None or any(map(_lasts, replaced(error))))
+    return CallOutcome.DOWN if is_down and not is_other else CallOutcome.NOTHING
 
 
 def _is_of_the_connection(error: BaseException) -> bool:
     # issubclass of the type: isinstance would run code of a user's class.
     kind = type(error)
     if issubclass(kind, _OF_THE_NETWORK):
-        return not issubclass(kind, ValueError)  # of a certificate, which will be as invalid the next time
+        return True
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
     if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
         return True
-    names = [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
-    return not any(name in _NOT_DOWN for name in names) and (
+    names = _names(kind)
+    return (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
         or ("RpcError" in names and tried(lambda: error.code().name) in _GRPC_DOWN)  # type: ignore[attr-defined]
     )
+
+
+def _lasts(error: BaseException) -> bool:
+    """Whether the next call fails as this one."""
+    return issubclass(type(error), ssl.SSLCertVerificationError) or not _NOT_DOWN.isdisjoint(_names(type(error)))
+
+
+def _names(kind: type[BaseException]) -> Sequence[str]:
+    return [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
 
 
 def _has_number_of_the_network(error: Any) -> bool:

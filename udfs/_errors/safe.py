@@ -1,4 +1,4 @@
-"""Users' values and exceptions as texts for messages: short, printable, without the secrets of URLs. Never raises."""
+"""Users' values and exceptions as texts for messages: short, printable, without secrets. Never raises."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def type_name(value: Any) -> str:
 
 
 def presentable(text: str) -> str:
-    """The text as a plain `str` that can be encoded, without the secrets of its URLs."""
+    """The text as a plain `str` that can be encoded, without secrets."""
     # JSON allows half an emoji, which cannot be encoded: Spark's worker fails to send such a message, and Spark waits
     # for it for ever.
     return without_secrets(str.encode(text, "utf-8", "backslashreplace").decode("utf-8"))
@@ -103,6 +103,9 @@ def presentable(text: str) -> str:
 # A URL from its slashes on, or a path alone, as in urllib3's "with url: /v1?key=...", to the first character that none
 # of them may hold. JSON may write a slash as `\/`. Nothing in it can match in two ways, so the time is linear.
 _URL = re.compile(r"(:\\*/\\*/|(?<![^\s\"'`(\[{<>=,:|])\\*/(?:\\*/)?)([^\s\"<>]*)")
+# A token in a header, and the whole value of a header that a client refuses, most often for the end of a line in it.
+_TOKEN = re.compile(r"\b([Bb]earer|[Bb]asic)(\s+)(?=\S*(?:[\d=]|[a-z][A-Z]))[\w.~+/=-]{8,}")
+_REFUSED = re.compile(r"(header value:? )b?('[^']*'|\"[^\"]*\")")
 _HOST_END = re.compile(r"[/?#]")
 _PUNCTUATION = ".,;:!?)]}'`\\"  # at the end of a URL it belongs to the sentence
 _WEB = ("http", "https", "ws", "wss")
@@ -122,11 +125,14 @@ class SecretUrl(str):
 
 
 def without_secrets(text: str) -> str:
-    """The text with `***` for the user part and for the query of each URL in it.
+    """The text with `***` for the user part and the query of each URL in it, tokens, and values of headers.
 
     >>> without_secrets("GET https://me:secret@example.com:8080/v1?key=secret, twice")
     'GET https://***@example.com:8080/v1?***, twice'
+    >>> without_secrets("Illegal header value b'sk-secret', and Bearer abc.DEF-123")
+    'Illegal header value ***, and Bearer ***'
     """
+    text = _TOKEN.sub(r"\1\2***", _REFUSED.sub(r"\1***", text))
     return _URL.sub(_clean, text) if "/" in text else text
 
 

@@ -1,4 +1,4 @@
-"""Errors that are no row's fault: what belongs to another event loop, and too many open files or threads."""
+"""Errors that are no row's fault: what belongs to another loop or thread, and too many open files or threads."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from .traces import frames_of, is_raised_alone, replaced
 # a future that was awaited in vain before.
 _THROWN = re.compile(r"Task <.*> got Future <.*> attached to a different loop|await wasn't used with future", re.DOTALL)
 # These are raised in the code of the packages. While a call runs its own loop is open: a closed one is another's.
-_PACKAGES = ("asyncio", "uvloop", "aiohttp", "asyncpg")
+_PACKAGES = ("asyncio", "uvloop", "aiohttp", "asyncpg", "pymongo", "async_lru")
 _RAISED = re.compile(
     r"Event loop is closed|.* is bound to a different event loop"
     r"|The future belongs to a different loop than the one specified as the loop argument"
-    r"|Timeout context manager should be used inside a task",
+    r"|Timeout context manager should be used inside a task"
+    r"|Cannot use \w+ in different event loop\..*"
+    r"|alru_cache is not safe to use across event loops: .*",
     re.DOTALL,
 )
+_RUN = re.compile(
+    r"(asyncio|Runner)\.run\(\) cannot be called from a running event loop|[Tt]his event loop is already running\.?"
+    r"|Cannot run the event loop while another loop is running|There is no current event loop in thread .*"
+)
+_SIGNAL = re.compile(r"(signal|set_wakeup_fd) only works in main thread.*|add_signal_handler\(\) .* the main thread")
 _OF_LOOPS = ("RuntimeError", "ValueError", "InterfaceError")  # by name: the last one is asyncpg's
 _OF_FILES = {errno.EMFILE, errno.ENFILE}
 _SEVERAL, _NUMBER = "Multiple exceptions: ", re.compile(r"\[Errno (\d+)\]")
@@ -34,6 +41,8 @@ class TaskFault(enum.Enum):
 
     LOOP = "loop"  # a client, a lock or a future was used that belongs to another event loop than the running one
     PATCH = "patch"  # a library changes the running loop, and cannot change uvloop
+    RUN = "run"  # a loop is run on a running one, or looked for in a thread
+    SIGNAL = "signal"  # a handler of a signal is set in a thread
     # The process, or the machine, has as many as it may have; with fewer calls in flight there are fewer.
     FILES = "files"
     THREADS = "threads"
@@ -42,7 +51,7 @@ class TaskFault(enum.Enum):
 # A thread takes 8 MiB of addresses, and those of a Python worker are what the setting of Spark bounds.
 THREAD_LIMITS = "the limit (of the container: pids; of the user: ulimit -u; of Spark: spark.executor.pyspark.memory)"
 AT_A_LIMIT = (TaskFault.FILES, TaskFault.THREADS)
-OF_LOOPS = (TaskFault.LOOP, TaskFault.PATCH)  # another attempt ends like the first
+LASTING = tuple(fault for fault in TaskFault if fault not in AT_A_LIMIT)  # another attempt ends like the first
 
 
 def fault_of(error: BaseException) -> TaskFault | None:
@@ -67,6 +76,16 @@ def advice(fault: TaskFault, capacity: int | None = None) -> str:
             return (
                 "A library changes the event loop, which cannot be done with uvloop: give the function "
                 "loop='asyncio', or do without the library, as an async def can await"
+            )
+        case TaskFault.RUN:
+            return (
+                "An event loop was run, or looked for, where it cannot be: an async def runs on one, so await the "
+                "coroutine; a plain def runs in a thread without one, so use asyncio.run"
+            )
+        case TaskFault.SIGNAL:
+            return (
+                "Signals are of the main thread, and calls run in others: in place of an alarm give timeout= or "
+                "attempt_timeout="
             )
         case TaskFault.FILES:
             return (
@@ -105,18 +124,29 @@ def _fault_in(error: BaseException) -> TaskFault | None:
         return TaskFault.THREADS
     if type(error) is ValueError and text.startswith("Can't patch loop of type <class 'uvloop"):  # nest_asyncio's
         return TaskFault.PATCH
+    if (fault := _misuse_in(error, text)) is not None:
+        return fault
     return TaskFault.LOOP if _is_of_another_loop(error, text) else None
+
+
+def _misuse_in(error: BaseException, text: str) -> TaskFault | None:
+    fault = TaskFault.RUN if _RUN.fullmatch(text) else TaskFault.SIGNAL if _SIGNAL.fullmatch(text) else None
+    return fault if fault is not None and _package(error) in (*_PACKAGES, "signal") else None
 
 
 def _is_of_another_loop(error: BaseException, text: str) -> bool:
     if type(error) is RuntimeError and _THROWN.fullmatch(text) is not None:  # by asyncio, wherever the call waited
         return True
-    frames = frames_of(error)
-    package = _module(frames[-1]).partition(".")[0] if frames else ""
-    if package not in _PACKAGES:  # a text of the user's own, whatever it says
+    if _package(error) not in _PACKAGES:  # a text of the user's own, whatever it says
         return False
     is_of_a_value = issubclass(type(error), ValueError)
-    return _RAISED.fullmatch(text) is not None or (not is_of_a_value and _has_another_loop(frames))
+    return _RAISED.fullmatch(text) is not None or (not is_of_a_value and _has_another_loop(frames_of(error)))
+
+
+def _package(error: BaseException) -> str:
+    """The package whose code has raised an error."""
+    frames = frames_of(error)
+    return _module(frames[-1]).partition(".")[0] if frames else ""
 
 
 def _text(error: BaseException) -> Any:

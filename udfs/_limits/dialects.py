@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from .._errors.answers import number_in, seconds_until, server_now
+from .._errors.answers import each_of, number_in, seconds_until, server_now
 from .._errors.checks import is_plain, text, unknown_name
 from .._errors.exceptions import OptionError
 from .._errors.safe import safe_repr, tried, type_name
@@ -167,7 +167,10 @@ def _reading(given: Mapping[str, tuple[str, Any]], headers: Headers, period: flo
         if value is None:
             continue
         try:
-            parts[key] = _reset(value, headers, period) if key == "reset" else _number(value, *RANGES[key])
+            if key == "reset":
+                parts[key] = max(_reset(one, headers, period) for one in each_of(value))
+            else:
+                parts[key] = min(_number(one, *RANGES[key]) for one in each_of(value))
         except ValueError:
             senseless = senseless or f"{name}: {safe_repr(value)}"
     return Reading(Told(**parts), senseless)
@@ -256,5 +259,5 @@ def lowered(given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in headers.items():
         key = str(name).lower()
-        found[key] = f"{found[key]}, {value}" if key.startswith("ratelimit") and key in found else value
+        found[key] = f"{found[key]}, {value}" if "ratelimit" in key and key in found else value
     return found

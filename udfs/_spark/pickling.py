@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import pickle
 import sys
@@ -16,6 +17,7 @@ from .._errors.exceptions import FunctionError
 from .._version import VERSION
 
 Named = tuple[str, Any]  # an object, and the user's name for it
+MOST_LAYERS = 9  # of decorators; an object of the user's may have any attribute, without end
 
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
@@ -23,7 +25,10 @@ _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 def check_picklable(function_plan: FunctionPlan) -> None:
     """Raises FunctionError with the name of what cannot be pickled."""
     name, parts = function_plan.spec.name, _parts(function_plan)
-    _check(name, function_plan, parts, "with resources=..., or in AsyncFunction.open()")
+    where = "with resources=..., or in AsyncFunction.open()"
+    if hasattr(function_plan.spec.function, "__wrapped__"):
+        where += "; a decorator that keeps one, inside the function (retries need none: retry=...)"
+    _check(name, function_plan, parts, where)
 
 
 def check_function_picklable(name: str, function: Any) -> None:
@@ -116,11 +121,26 @@ def _parts(function_plan: FunctionPlan) -> Iterator[Named]:
 
 
 def _variables(function: Any) -> Iterator[Named]:
-    """The variables that a function reads from outside, or the attributes of an object."""
-    if callable(function) and inspect.isfunction(inspect.unwrap(function)):
-        variables = inspect.getclosurevars(inspect.unwrap(function))
-        for name, value in {**variables.nonlocals, **variables.globals}.items():
-            yield f"its variable {name!r}", value
-    else:
-        for name, value in getattr(function, "__dict__", {}).items():
-            yield f"its attribute {name!r}", value
+    """What a function and its decorators read from outside, arguments of a partial, and attributes."""
+    layers = [function]
+    while len(layers) < MOST_LAYERS and (inner := _inner(layers[-1])) is not None:
+        layers.append(inner)
+    for one in reversed(layers):
+        whose = "its decorator's" if hasattr(one, "__wrapped__") else "its"
+        if isinstance(one, functools.partial):
+            for name, value in (*enumerate(one.args), *one.keywords.items()):
+                yield f"its argument {name!r}", value
+        for name, value in getattr(one, "__dict__", {}).items():
+            if name != "__wrapped__":
+                yield f"{whose} attribute {name!r}", value
+        if inspect.isfunction(one):
+            variables = inspect.getclosurevars(one)
+            for name, value in {**variables.nonlocals, **variables.globals}.items():
+                yield f"{whose} variable {name!r}", value
+
+
+def _inner(function: Any) -> Any:
+    """What a partial, a method or a decorated function calls, or None."""
+    if isinstance(function, functools.partial):
+        return function.func
+    return function.__self__ if inspect.ismethod(function) else getattr(function, "__wrapped__", None)

@@ -94,7 +94,8 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
         (f"{inside}/{path.relative_to(folder).as_posix()}", path) for folder in folders for path in _files_in(folder)
     ]
     if not folders and spec.has_location and spec.origin is not None:
-        found = [(inside + Path(spec.origin).name.removeprefix(name.rpartition(".")[2]), Path(spec.origin))]
+        # By the name of the module: Airflow imports the file of a DAG under another name.
+        found = [(inside + Path(spec.origin).suffix, Path(spec.origin))]
     compiled = [path.name for _, path in found if path.name.endswith(tuple(EXTENSION_SUFFIXES))]
     if compiled or not found or not all(path.is_file() for _, path in found):
         why = f"has compiled parts ({compiled[0]})" if compiled else "is not made of files"

@@ -15,7 +15,7 @@ from .._errors import answers
 from .._errors.call_outcome import CallOutcome, outcome_of
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import is_fatal
-from .._errors.safe import one_line, presentable, safe_repr, type_name
+from .._errors.safe import one_line, presentable, safe_repr
 from .._errors.task_faults import AT_A_LIMIT, fault_of
 from .._errors.traces import is_group, leaves, related
 from .._functions.async_function import FAIL_TASK
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
 BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
-# Errors of aiohttp, by name, so that it need not be imported: a body that ended too early, and a certificate that is
-# not the pinned one, which aiohttp counts as a failed connection, though it lasts.
-_BROKEN, _WRONG_SERVER = "ClientPayloadError", "ServerFingerprintMismatch"
 
 
 class HTTPStatusError(AsyncUDFError):
@@ -163,10 +160,7 @@ def is_retryable(error: BaseException) -> bool:
         return True  # also with a status that is not: a 401 for which there is a new token
     if status is not None:
         return error_class(status, answers.retry_after(error)) is not PermanentError
-    names = {type_name(one) for one in related(error)}
-    if _WRONG_SERVER in names:
-        return False
-    return _BROKEN in names or outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
+    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
 
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._errors.answers import refusal_of
@@ -31,6 +32,8 @@ KEY = "Idempotency-Key"
 # aiohttp repeats a request by itself if a kept connection was dropped, and has no option for it. Its own test client
 # uses this attribute; tests/http/test_session.py checks that it is still there.
 REPEATS = "_retry_connection"
+# Where aiohttp reads ~/.netrc, with `trust_env`. What it finds there would take the place of the session's own header.
+NETRC = "_get_netrc_auth"
 
 # A NAT or a load balancer forgets a connection that is silent for some minutes, and neither end learns of it. So the
 # system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
@@ -98,7 +101,8 @@ def session(
             `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`.
 
     The secrets of `token`, `token_env`, `sign` and the function `headers` are sent to the origin of `base_url` alone
-    (so they need a `base_url`), also if the function requests another address, or is redirected to one.
+    (so they need a `base_url`), also if the function requests another address, or is redirected to one. There they go
+    before what ~/.netrc says, which aiohttp reads with `trust_env=True`.
 
     Returns:
         a factory for `resources=`; `resources=http.session(...)` is for a parameter called `session`.
@@ -176,6 +180,7 @@ class SessionFactory:
     async def __call__(self) -> AsyncIterator[aiohttp.ClientSession]:
         """The open session, on the running loop."""
         import aiohttp
+        import yarl
 
         token = None if self.token is None else RenewedToken(self.token)
         if token is not None:
@@ -210,6 +215,9 @@ class SessionFactory:
             logger.warning(
                 "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
             )
+        if self.base_url is not None and _has_authorization(secrets, token) and hasattr(client, NETRC):
+            host = yarl.URL(self.base_url).host
+            object.__setattr__(client, NETRC, partial(_elsewhere, host, client._get_netrc_auth))
         async with client:
             yield client
 
@@ -243,6 +251,7 @@ def _requests(
     import yarl
 
     origin = _origin(yarl.URL(str(base_url))) if secrets or token or sign else None
+    has_authorization = _has_authorization(secrets, token)
     warned = False
 
     class OwnRequest(of):  # type: ignore[misc]
@@ -252,6 +261,8 @@ def _requests(
                 headers = headers.copy()
                 for name, value in secrets.items():
                     headers.setdefault(name, value)
+            if has_authorization and options.get("trust_env") and _origin(url) == origin:
+                options["trust_env"] = False  # older aiohttps read ~/.netrc here, and nothing else
             super().__init__(method, url, headers=headers, **options)
             call = CURRENT_CALL.get(None)
             if call is None or call.attempt == 1 or call.sends_keys or warned:
@@ -282,6 +293,15 @@ def _requests(
             return response
 
     return OwnRequest
+
+
+def _has_authorization(secrets: Mapping[str, str], token: RenewedToken | None) -> bool:
+    return token is not None or any(name.lower() == "authorization" for name in secrets)
+
+
+def _elsewhere(own: str | None, found: Callable[[str], Any], host: str) -> Any:
+    """What is found for a host that is not the session's own."""
+    return None if host == own else found(host)
 
 
 def _origin(url: yarl.URL) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..._errors.answers import Refusal
 from ..._errors.exceptions import ResultError
 from ..._errors.failure import Failure
-from ..._errors.task_faults import OF_LOOPS
+from ..._errors.task_faults import LASTING
 from ..._functions.options import Options
 from ..._functions.retry import EndedAttempt, RetryStrategy
 
@@ -73,7 +73,7 @@ class Decisions:
         decision: Decision | None = None
         if refusal is not None:
             decision = _after_refusal(refusal, way, now)
-        elif self._retry is not None and not failure.is_fatal and failure.fault not in OF_LOOPS:
+        elif self._retry is not None and not failure.is_fatal and failure.fault not in LASTING:
             decision = _after_error(self._retry, failure, way, now, draw, seen)
         if decision is not None:
             return decision
