@@ -1,5 +1,6 @@
 """Forecasts of a whole job: intervals, other settings, and how people read them."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from asyncudf import Estimate, Forecast, Rehearsal, ResultStore
 from asyncudf._engine.calls.recorder import AttemptRecord
 from asyncudf._functions.options import Options
+from asyncudf._rehearsal import rehearsal as rehearsal_module
 from asyncudf._rehearsal.rehearsal import Job, forecast, proposals
 from asyncudf._rehearsal.service_model import ServiceModel, TokenBucket
 
@@ -41,6 +43,17 @@ def test_rows_of_a_task_are_those_of_the_partitions_that_it_takes():
     assert Job([6, 1, 1, 1, 1, 1], 2, 1.0, 0.0, None).longest == [6.0]
     assert Job([1, 2, 3, 4], 2, 0.5, 0.0, None).longest == [1.0, 2.0]
     assert told(service(), Job([1900, 100], 2, 1.0, 0.0, None)).seconds.likely == pytest.approx(181, rel=0.05)
+
+
+def test_a_forecast_that_takes_long_is_of_fewer_samples(monkeypatch):
+    seen = []
+    simulate = rehearsal_module.simulate
+    monkeypatch.setattr(rehearsal_module, "simulate", lambda *args, **kw: (seen.append(kw), simulate(*args, **kw))[1])
+    told(service(), SHORT)
+    usual = len(seen)
+    monkeypatch.setattr("time.monotonic", itertools.count(0, 10).__next__)
+    told(service(), SHORT)
+    assert (usual, len(seen) - usual) == (13, 4)
 
 
 def test_a_million_partitions_are_dealt_out_at_once():

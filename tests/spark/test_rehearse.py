@@ -191,6 +191,7 @@ def test_a_budget_that_the_job_will_spend_is_noted(cities, price):
         (lambda df, udf: rehearse("city", udf, "city"), OptionError, "takes a DataFrame"),
         (lambda df, udf: rehearse(df, udf("city"), "city"), OptionError, "has its columns already"),
         (lambda df, udf: rehearse(df, udf, "town"), FunctionError, "town"),
+        (lambda df, udf: rehearse(df, udf(udf("city"))), OptionError, r"persist\(\)"),
         (lambda df, udf: rehearse(df, udf, "city", sample=0), OptionError, "sample"),
         (lambda df, udf: rehearse(df, udf, "city", capcity=9), OptionError, "capacity"),
     ],

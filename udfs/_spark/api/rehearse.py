@@ -141,6 +141,13 @@ def _called(
         return udf, df, list(column_names(columns, df.schema, df))
     if columns:
         raise OptionError(f"{made.spec.name}(...) has its columns already; leave out {', '.join(map(str, columns))}")
+    for one in made.columns:
+        if not isinstance(one, str) and (inner := vars(one).get("_asyncudf")) is not None:
+            raise OptionError(
+                f"{made.spec.name} takes what {inner.spec.name} gives, and each time that rehearse reads the rows it would "
+                f"call {inner.spec.name} for all of them: add its column first, persist() the DataFrame, and rehearse "
+                f"{made.spec.name} with that column"
+            )
     udf = AsyncUDF(made.spec, made.options, made.returns)
     if options:
         udf = udf.with_options(**options)
