@@ -114,6 +114,9 @@ def test_calls_with_many_attempts_are_no_more_work():
     outcome = run(service((down,) * 99 + (SECOND,)), retry=RetryStrategy.fixed_delay(100, 0.0), calls=4000)
     assert outcome.attempts < MOST_ATTEMPTS + 100
     assert outcome.seconds_for([4000]) == pytest.approx(40_000, rel=0.3)
+    down = down._replace(seconds=0.1)  # all calls that end do so at one moment
+    outcome = run(service((down,) * 180), retry=RetryStrategy.fixed_delay(180, 0.1), calls=4000)
+    assert outcome.seconds_for([4000]) == pytest.approx(7200, rel=0.3)
 
 
 def test_a_service_that_takes_no_call_ends_the_job():

@@ -21,7 +21,7 @@ from .service_model import Call, ServiceModel, cost
 from .simulation import Outcome, simulate
 
 SAMPLES = 12  # other samples that might have been seen, for the intervals
-LEAST_SAMPLES, LONGEST = 3, 4.0  # no more than three are run after so many seconds
+LEAST_SAMPLES, LONGEST = 3, 3.0  # no more than three are run after so many seconds
 Z = 1.645  # of an interval with 9 of 10
 UNSURE = 0.04  # of the time: what the job does beside its calls
 SPARE = 1.2  # calls in flight beside those that a service works on

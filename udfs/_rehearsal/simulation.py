@@ -31,9 +31,10 @@ from .service_model import Call, ServiceModel
 MOST_CALLS = 4_000  # that are made on the virtual clock; what follows is as fast
 GENERATIONS = 12  # of as many calls as may be in flight, that are enough to know how fast
 MOST_SLOTS = 500  # of a task; one with more is made smaller
-MOST_ATTEMPTS = 6_000  # after these the calls that have ended are enough
+MOST_ATTEMPTS = 8_000  # after these the calls that have ended are enough
 LONGEST = 1e6  # seconds, after which too
 NEVER = 1e9  # seconds
+FEW = 100  # calls: too few to tell when the middle of a run begins
 
 
 class Outcome(NamedTuple):
@@ -247,10 +248,12 @@ def simulate(options: Options, model: ServiceModel, *, calls: float, share: floa
     totals, times = operator.counters.totals, emitted.times
     if own := totals.errors.keys() - _ERRORS:
         raise AsyncUDFError(f"the rehearsal itself failed: {totals.examples[min(own)]}")
-    end, made = times[-1] if len(times) == made else stopped[0], max(1, len(times))
-    times, end = times or [end], max(end, 1e-9)
+    is_cut, made, times = len(times) < made, max(1, len(times)), times or stopped
+    end = max(times[-1], 1e-9)
     early, late = times[int(0.3 * made)], times[min(made - 1, int(0.8 * made))]
     steady = (int(0.8 * made) - int(0.3 * made)) / (late - early) if late > early else 0.0
+    if is_cut and made < FEW:  # perhaps all of them at one moment
+        steady = (made - 1) / end
     rate, attempts = (steady or made / end) / size, totals.attempts
     return Outcome(made / size, end, rate, attempts / size, totals.throttled / size, dict(totals.time), bool(ended))
 

@@ -51,8 +51,8 @@ class Recorder(Gate):
 
     Attributes:
         records: of the attempts that have ended, in this order.
-        processor: seconds for which other calls could not go on: the processor time of the process, or the time for
-            which the loop was blocked if that is more; from the first attempt to the last one that has ended.
+        processor: seconds for which other calls could not go on, until the last attempt has ended: the processor time
+            of the process, or the time for which the loop was blocked after the first attempt, if that is more.
         not_called: rows beyond `most` calls.
     """
 
@@ -90,7 +90,6 @@ class Recorder(Gate):
     def began(self, attempt: Any, now: float) -> None:
         if self._processor_before is None:
             self._processor_before = time.process_time()
-            self._look_again()
         if attempt.rows[0] not in self._calls:
             self._calls.update(dict.fromkeys(attempt.rows, self._made))
             self._made += 1
@@ -98,6 +97,8 @@ class Recorder(Gate):
 
     def ended(self, attempt: Any, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         in_flight, began = self._running.pop(attempt)
+        if not self.records:  # the first attempt may have blocked the loop to import what it needs
+            self._look_again()
         self.processor = max(time.process_time() - (self._processor_before or 0.0), self._blocked)
         self.records.append(
             AttemptRecord(

@@ -144,9 +144,9 @@ def _called(
     for one in made.columns:
         if not isinstance(one, str) and (inner := vars(one).get("_asyncudf")) is not None:
             raise OptionError(
-                f"{made.spec.name} takes what {inner.spec.name} gives, and each time that rehearse reads the rows it would "
-                f"call {inner.spec.name} for all of them: add its column first, persist() the DataFrame, and rehearse "
-                f"{made.spec.name} with that column"
+                f"{made.spec.name} takes what {inner.spec.name} gives, and rehearse reads the rows several times and "
+                f"would call {inner.spec.name} for all of them: add its column first, persist() the DataFrame, and "
+                f"rehearse {made.spec.name} with that column"
             )
     udf = AsyncUDF(made.spec, made.options, made.returns)
     if options:
@@ -264,7 +264,7 @@ def _notes(
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         yield f"{things(answered, 'row')} of the sample came from the store"
     if 0 < len(model.calls) < 30:
-        yield f"{things(len(model.calls), 'call')} are few to tell from: the intervals are wide"
+        yield "few calls were made, so the intervals are wide"
 
 
 def _ends(options: Options, as_is: Forecast) -> Iterator[str]:
