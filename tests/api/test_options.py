@@ -213,7 +213,13 @@ class TestEntryPoints:
         methods = [one for owner in classes for one in vars(owner).values() if inspect.isfunction(one)]
         taking = {one.__qualname__ for one in [*functions, *methods] if takes_options(one)}
         listed = {point.signature.__qualname__ for point in ENTRY_POINTS.values()}
-        others = {"async_sink", "stream_sink", "sink_source", "batch_handler", "rehearse"}  # they refuse some, and have own tests
+        others = {
+            "async_sink",
+            "stream_sink",
+            "sink_source",
+            "batch_handler",
+            "rehearse",
+        }  # they refuse some, and have own tests
         assert taking == listed - {"async_pandas_udf"} | others
 
     @entry_points

@@ -1,5 +1,6 @@
 """Forecasts of a whole job: intervals, other settings, and how people read them."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from asyncudf import Estimate, Forecast, Rehearsal, ResultStore
 from asyncudf._engine.calls.recorder import AttemptRecord
 from asyncudf._functions.options import Options
+from asyncudf._rehearsal import rehearsal as rehearsal_module
 from asyncudf._rehearsal.rehearsal import Job, forecast, proposals
 from asyncudf._rehearsal.service_model import ServiceModel, TokenBucket
 
@@ -15,7 +17,8 @@ CALLS = tuple((AttemptRecord(n, 1, 0.0, 0.5 + n % 10 / 10, 1, spent={"USD": 0.01
 
 def service(calls: Any = CALLS, **known: Any) -> ServiceModel:
     usual: dict[str, Any] = {
-        "concurrency": None, "unsure": 0.0, "buckets": (), "asked": None, "processor": 0.0, "size": 10, "most": 10,
+        "failures": 0.0, "concurrency": None, "unsure": 0.0, "buckets": (), "asked": None, "processor": 0.0,
+        "size": 10, "most": 10,
     }  # fmt: skip
     return ServiceModel(calls, **{**usual, **known})
 
@@ -42,6 +45,33 @@ def test_rows_of_a_task_are_those_of_the_partitions_that_it_takes():
     assert told(service(), Job([1900, 100], 2, 1.0, 0.0, None)).seconds.likely == pytest.approx(181, rel=0.05)
 
 
+def test_a_forecast_that_takes_long_is_of_fewer_samples(monkeypatch):
+    seen = []
+    simulate = rehearsal_module.simulate
+    monkeypatch.setattr(rehearsal_module, "simulate", lambda *args, **kw: (seen.append(kw), simulate(*args, **kw))[1])
+    told(service(), SHORT)
+    usual = len(seen)
+    monkeypatch.setattr("time.monotonic", itertools.count(0, 10).__next__)
+    told(service(), SHORT)
+    assert (usual, len(seen) - usual) == (13, 4)
+
+
+def test_a_million_partitions_are_dealt_out_at_once():
+    longest = Job([1] * 1_000_000, 2, 1.0, 0.0, None).longest
+    assert len(longest) == 500_000
+
+
+def test_costs_of_any_size_have_an_interval():
+    for size in (1e-120, 1e120):
+        calls = [(call[0]._replace(spent={"USD": n % 7 * size}),) for n, call in enumerate(CALLS)]
+        low, likely, high = told(service(tuple(calls))).spent["USD"]
+        assert low < likely < high
+
+
+def test_equal_costs_are_shown_as_one():
+    assert Estimate(0.3, 0.1 + 0.2, 0.1 + 0.2).shown(str) == "0.3"
+
+
 def test_no_failure_in_the_sample_is_not_no_failure_in_the_job():
     one = told(service())
     assert one.failures == Estimate(0.0, 0.0, pytest.approx(64, abs=1))
@@ -49,8 +79,7 @@ def test_no_failure_in_the_sample_is_not_no_failure_in_the_job():
 
 
 def test_failures_of_the_sample_are_a_share_with_an_interval():
-    failing = [(call[0]._replace(error="ValueError"),) if n % 10 == 0 else call for n, call in enumerate(CALLS)]
-    low, likely, high = told(service(tuple(failing))).failures
+    low, likely, high = told(service(failures=0.1)).failures
     assert likely == 200
     assert 90 < low < 150
     assert 280 < high < 380

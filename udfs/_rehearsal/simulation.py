@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ from .._engine.calls.recorder import AttemptRecord
 from .._engine.loop.event_loops import run_to_end
 from .._engine.loop.virtual_clock import VirtualClockLoop
 from .._engine.operators.outputs import Output
-from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError
+from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError
 from .._functions.options import EventLoop, ExtraFields, OnError, OnNullInput, Options
 from .._functions.retry import RetryStrategy
 from .._functions.signature import read_function
@@ -28,18 +30,23 @@ from .service_model import Call, ServiceModel
 
 MOST_CALLS = 4_000  # that are made on the virtual clock; what follows is as fast
 GENERATIONS = 12  # of as many calls as may be in flight, that are enough to know how fast
+MOST_SLOTS = 500  # of a task; one with more is made smaller
+MOST_ATTEMPTS = 8_000  # after these the calls that have ended are enough
+LONGEST = 1e6  # seconds, after which too
 NEVER = 1e9  # seconds
+FEW = 100  # calls: too few to tell when the middle of a run begins
 
 
 class Outcome(NamedTuple):
     """What a task came to that made so many calls."""
 
-    calls: int
+    calls: float
     seconds: float
     rate: float  # calls that end in a second, in the middle of it
-    attempts: int
-    refused: int
+    attempts: float
+    refused: float
     time: dict[State, float]
+    is_refused: bool = False  # for so long that the job ends
 
     def seconds_for(self, calls: Sequence[float]) -> float:
         """How long tasks with so many calls take, one after another."""
@@ -96,20 +103,34 @@ def _is_retried(error: BaseException) -> bool:
     return getattr(error, "is_retried", False)
 
 
-def options_of_share(options: Options, share: float) -> Options:
-    """The options of a function for the calls of a sample, in a task that has this share of the job's limits."""
-    retry = options.retry
+def options_of_share(options: Options, share: float, size: float = 1.0) -> Options:
+    """The options of a function for the calls of a sample, in a task that has this share of the job's limits.
+
+    Args:
+        size: of the task, as a share of itself: of so many of its calls.
+    """
+    capacity, retry, memory = options.capacity, options.retry, options.max_buffered_bytes
+    if size < 1:
+        if isinstance(capacity, int):
+            capacity = max(1, round(capacity * size))
+        else:
+            most, least = max(1, round(capacity.maximum * size)), max(1, round(capacity.minimum * size))
+            capacity = dataclasses.replace(capacity, minimum=least, maximum=most)
     if retry is not None:
         stop, wait = retry._stop, retry._wait
         jitter, longest = retry._jitter, retry.max_retry_after
         retry = RetryStrategy.fixed_delay(stop, wait, retry_on=_is_retried, max_retry_after=longest)
         retry._jitter = jitter
     total, queue = options.job_capacity, options.queue_size
+    if queue is not None:
+        queue = max(options.slots, queue // (options.batch_size or 1))
     return dataclasses.replace(
         options,
-        queue_size=None if queue is None else max(options.slots, queue // (options.batch_size or 1)),
+        capacity=capacity,
+        queue_size=None if queue is None else max(1, math.ceil(queue * size)),
+        max_buffered_bytes=None if memory is None else max(1, round(memory * size)),
         retry=retry,
-        rate_limit=tuple(_shared(limit, place, share) for place, limit in enumerate(options.rate_limit)),
+        rate_limit=tuple(_shared(limit, place, share, size) for place, limit in enumerate(options.rate_limit)),
         job_capacity=None if total is None else max(1, round(total * share)),
         # What the sample knows already, or what is of the user's rows.
         store=None, budget=(), max_calls=None, breaker=None, max_failures=None, resources=None, on_timeout=None,
@@ -119,7 +140,7 @@ def options_of_share(options: Options, share: float) -> Options:
     )  # fmt: skip
 
 
-def _shared(limit: RateLimit, place: int, share: float) -> RateLimit:
+def _shared(limit: RateLimit, place: int, share: float, size: float) -> RateLimit:
     """A share of a limit, whose calls cost what those of the sample did."""
 
     def cost_of(row: _Replayed, *keys: str) -> float:
@@ -127,7 +148,7 @@ def _shared(limit: RateLimit, place: int, share: float) -> RateLimit:
 
     if isinstance(limit, LearnedLimit):  # no header tells more here
         limit = limit.with_permits(limit.permits if limit.at_most == float("inf") else limit.at_most)
-    part = 1.0 if limit.scope is Scope.TASK else share
+    part = size if limit.scope is Scope.TASK else share
     return dataclasses.replace(
         limit,
         permits=limit.permits * part,
@@ -175,8 +196,7 @@ class _Emitted(Output):
 
 def calls_for(options: Options, calls: float) -> int:
     """How many of a task's calls are made on the virtual clock."""
-    enough = max(MOST_CALLS // 4, min(MOST_CALLS, GENERATIONS * options.slots), 2 * options.slots)
-    return max(1, min(round(calls), enough))
+    return max(1, min(round(calls), max(MOST_CALLS // 4, min(MOST_CALLS, GENERATIONS * options.slots))))
 
 
 def simulate(options: Options, model: ServiceModel, *, calls: float, share: float, seed: int) -> Outcome:
@@ -187,16 +207,20 @@ def simulate(options: Options, model: ServiceModel, *, calls: float, share: floa
         share: of the job's calls, and so of what its limits and its service allow.
         seed: of which calls come when.
     """
+    # Of many calls in flight a part stands for all: it has the same part of each limit, and of the processor.
+    size = min(1.0, MOST_SLOTS / min(options.slots, max(1.0, calls)))
+    options, calls, share = options_of_share(options, share * size, size), calls * size, share * size
     rng, made = random.Random(seed), calls_for(options, calls)
     loop = VirtualClockLoop()
     emitted = _Emitted(loop.time)
-    service = _Service(model, loop, share)
-    options = options_of_share(options, share)
+    service = _Service(dataclasses.replace(model, processor=model.processor / size), loop, share)
     by_key = [place for place, limit in enumerate(options.rate_limit) if limit.by]
     plan = FunctionPlan(read_function(_function(service.call, by_key), options), options, None)
     environment = TaskEnvironment(loop, random.Random(seed))
     rows = [_Replayed(call) for call in rng.choices(model.calls, k=made)]
     chains: list[Chain] = []
+    stopped: list[float] = []
+    ended: list[bool] = []
 
     async def main() -> None:
         names = plan.spec.parameters
@@ -204,17 +228,34 @@ def simulate(options: Options, model: ServiceModel, *, calls: float, share: floa
         chains.append(chain)
         chain.feed(((row, *(row.call[0].keys[place] for place in by_key)), None, None) for row in rows)
         chain.end_of_input()
-        await chain.run()
+        running = asyncio.ensure_future(chain.run())
+        loop.call_later(LONGEST, service.is_over.set)
+        over = asyncio.ensure_future(service.is_over.wait())
+        await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        stopped.append(loop.time())
+        if not running.done():
+            running.cancel()
+            await asyncio.wait((running,))
+        if not running.cancelled():
+            with contextlib.suppress(FatalError):  # the service has refused all calls for so long that the job ends
+                running.result()
+                return
+            ended.append(True)
 
     run_to_end(loop, main(), options.slots)
     (operator,) = chains[0].counted.values()
     totals, times = operator.counters.totals, emitted.times
     if own := totals.errors.keys() - _ERRORS:
         raise AsyncUDFError(f"the rehearsal itself failed: {totals.examples[min(own)]}")
+    is_cut, made, times = len(times) < made, max(1, len(times)), times or stopped
+    end = max(times[-1], 1e-9)
     early, late = times[int(0.3 * made)], times[min(made - 1, int(0.8 * made))]
     steady = (int(0.8 * made) - int(0.3 * made)) / (late - early) if late > early else 0.0
-    end = max(times[-1], 1e-9)
-    return Outcome(made, end, steady or made / end, totals.attempts, totals.throttled, dict(totals.time))
+    if is_cut and made < FEW:  # perhaps all of them at one moment
+        steady = (made - 1) / end
+    rate, attempts = (steady or made / end) / size, totals.attempts
+    return Outcome(made / size, end, rate, attempts / size, totals.throttled / size, dict(totals.time), bool(ended))
 
 
 class _Service:
@@ -222,6 +263,8 @@ class _Service:
 
     def __init__(self, model: ServiceModel, loop: VirtualClockLoop, share: float) -> None:
         self._model, self._loop = model, loop
+        self._attempts = 0
+        self.is_over = asyncio.Event()
         self._bucket: Bucket | None = None
         if (limit := model.bucket) is not None:
             self._bucket = Bucket(RateLimit(limit.rate * share, burst=max(1.0, limit.saved * share)))
@@ -233,6 +276,9 @@ class _Service:
         self._results: dict[int, bytes] = {}  # by the rows of a call
 
     async def call(self, row: _Replayed) -> bytes:
+        self._attempts += 1
+        if self._attempts >= MOST_ATTEMPTS:
+            self.is_over.set()
         self._loop.block(self._model.processor)
         if self._bucket is not None and take([self._bucket], [1.0], self._loop.time()) != 0.0:
             await asyncio.sleep(0.005)
@@ -252,4 +298,5 @@ class _Service:
         return self._results[record.rows]
 
     async def _work(self, record: AttemptRecord) -> None:
-        await asyncio.sleep(NEVER if record.is_cut else record.seconds * self._slower)
+        seconds = record.seconds * self._slower - self._model.processor
+        await asyncio.sleep(NEVER if record.is_cut else max(0.0, seconds))

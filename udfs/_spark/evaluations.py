@@ -70,14 +70,18 @@ class ChainTask:
         return side_output_type(tag, self.timestamp)
 
     def _start(
-        self, first: pa.RecordBatch, waited: float, built: Callable[[Chain], None] = lambda chain: None
+        self,
+        first: pa.RecordBatch,
+        waited: float,
+        built: Callable[[Chain], None] = lambda chain: None,
+        query: str | None = None,
     ) -> Bridge[Any, pa.RecordBatch]:
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
             return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, built)
+        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, built, query)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from .._chain.chain import Chain, SourceReader
@@ -27,9 +29,21 @@ class RehearsalTask:
     """The worker's side, for `mapInArrow`: runs a chain of one function, and gives what its calls came to."""
 
     task: ChainTask
+    calls: int | None  # at most, in all tasks; None: one for each row
+    tasks: int
+    query: str  # of both parts: a budget of one query is for both
 
     def __reduce__(self) -> Any:
         return with_import_help(self)
+
+    @property
+    def most(self) -> int:
+        """Calls of this task."""
+        if self.calls is None:
+            return sys.maxsize
+        context = TaskContext.get()
+        assert context is not None
+        return self.calls // self.tasks + (context.partitionId() < self.calls % self.tasks)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = (batch for batch in batches if batch.num_rows)
@@ -38,18 +52,19 @@ class RehearsalTask:
 
         def built(chain: Chain) -> None:
             for operator in chain.counted.values():
-                recorders.append(Recorder(operator.counters))
+                recorders.append(Recorder(operator.counters, self.most))
                 totals.append(operator.counters.totals)
                 operator.observe(recorders[-1])
 
         with self.task.error_reporting:
-            size = 0
-            for batch in pipe(filled, partial(self.task._start, built=built), SourceReader(self.task.plan)):
+            size, start = 0, partial(self.task._start, built=built, query=self.query)
+            for batch in pipe(filled, start, SourceReader(self.task.plan)):
                 size += batch.nbytes
-            found = [
-                json.dumps([recorder.records, total.rows, total.store_hits, size, recorder.processor])
-                for recorder, total in zip(recorders, totals, strict=True)
-            ]
+            found = []
+            for recorder, total in zip(recorders, totals, strict=True):
+                without = total.unpaid + recorder.not_called  # rows that failed as a budget or the sample was used up
+                rows, failed = total.rows - without, total.failures - without
+                found.append(json.dumps([recorder.records, rows, total.store_hits, failed, size, recorder.processor]))
             yield pa.RecordBatch.from_pydict({"record": pa.array(found, pa.string())})
 
 
@@ -69,16 +84,16 @@ class Part(NamedTuple):
         return max(0.0, self.seconds - calls)
 
 
-def run_part(df: DataFrame, task: ChainTask) -> Part:
+def run_part(df: DataFrame, task: RehearsalTask) -> Part:
     """Make the calls of these rows."""
     began = time.monotonic()
-    rows = df.mapInArrow(RehearsalTask(task), SCHEMA).collect()
+    rows = df.mapInArrow(task, SCHEMA).collect()
     return Part([_sample(json.loads(row[0])) for row in rows], time.monotonic() - began)
 
 
 def _sample(plain: Any) -> TaskSample:
-    records, rows, answered, size, processor = plain
-    return TaskSample([_record(*record) for record in records], rows, answered, size, processor)
+    records, *figures = plain
+    return TaskSample([_record(*record) for record in records], *figures)
 
 
 def _record(*values: Any) -> AttemptRecord:

@@ -49,6 +49,7 @@ def start_bridge(
     side_types: SideTypes = lambda tag: None,
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
+    query: str | None = None,
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start a chain in the current Spark task, on a loop of its own, where `built` gets it.
 
@@ -57,6 +58,8 @@ def start_bridge(
         nothing: makes a batch without rows.
         side_types: as in `TaskEnvironment`.
         waited: seconds for which the task has waited for its first rows.
+        built: gets the chain, on the loop's thread.
+        query: the name of what counts as one query; None: that of Spark's.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
@@ -79,7 +82,7 @@ def start_bridge(
             folder=_local_folder(),
             own_clock=time.monotonic,  # uvloop's own counts milliseconds
             shared_clock=time.time,
-            query=_query_of(task),
+            query=query or _query_of(task),
             stage=0 if task is None else task.stageId(),
             uses=_uses_of(task),
             spark_thread=spark_thread,

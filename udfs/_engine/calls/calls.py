@@ -37,7 +37,7 @@ from .service import Service
 from .slots import CallingOperator, CallSlot, SlotPool
 
 LONGEST_TURN = 0.01  # seconds
-_NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
+NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
 class Calls:
@@ -286,9 +286,9 @@ class Calls:
         attempt.slot.attempt = None
         self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
-            self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+            self.service.spending.settle(attempt, None, NO_ANSWER, is_cut=True)
         self.pool.abandon(attempt.slot)
-        self._report(attempt, _NO_ANSWER, self.clock())
+        self._report(attempt, NO_ANSWER, self.clock())
 
     def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
         """Report the end of an attempt to the limits."""
@@ -629,7 +629,7 @@ class Calls:
             self.counts.ends_for_many(attempt, now)
             attempt.slot.attempt = None
             if attempt.is_settled:
-                self.service.spending.settle(attempt, None, _NO_ANSWER, is_cut=True)
+                self.service.spending.settle(attempt, None, NO_ANSWER, is_cut=True)
 
     def _attempts(self) -> list[Attempt]:
         return [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..._errors.call_outcome import CallOutcome
-from ..._errors.exceptions import AsyncTimeoutError
+from ..._errors.exceptions import BudgetSpentError
 from ..._errors.failure import Failure
 from ..._errors.safe import type_name
-from ..._limits.gate import AskingAttempt, Gate
+from ..._limits.gate import Gate
 from ..._observe.counters import TaskCounters
+from ..._observe.time_account import seconds_without_processor
+from .calls import NO_ANSWER
+
+LOOK = 0.005  # seconds between two looks at whether the loop is blocked
+
+
+class NotCalledError(BudgetSpentError):
+    """The sample is complete; `on_error` decides about the row, as `on_spent` does not know this type."""
 
 
 class AttemptRecord(NamedTuple):
@@ -34,38 +44,65 @@ class AttemptRecord(NamedTuple):
 
 
 class Recorder(Gate):
-    """A gate that lets every attempt begin, and keeps what it came to.
+    """A gate that lets a number of calls begin, with all their attempts, and keeps what they came to.
+
+    Args:
+        most: calls; rows beyond them end with `NotCalledError`.
 
     Attributes:
         records: of the attempts that have ended, in this order.
-        processor: seconds of processor time of the process, from the first attempt to the last one that has ended.
+        processor: seconds for which other calls could not go on, until the last attempt has ended: the processor time
+            of the process, or the time for which the loop was blocked after the first attempt, if that is more.
+        not_called: rows beyond `most` calls.
     """
 
     follows_calls = False
 
-    # A row may be called again in another attempt: so its object is kept, by which it is known again.
+    # _calls: the number of the first call of each row. A row may be called again: so its object is kept.
 
-    def __init__(self, counters: TaskCounters, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        counters: TaskCounters,
+        most: int = sys.maxsize,
+        *,
+        clock: Callable[[], float] = time.time,
+        without_processor: Callable[[], float] = seconds_without_processor,
+    ) -> None:
         self.records: list[AttemptRecord] = []
         self.processor = 0.0
+        self.not_called = 0
         self._counters = counters
-        self._clock = clock
+        self._most = most
+        self._clock, self._without_processor = clock, without_processor
+        self._made = 0
         self._running: dict[Any, tuple[int, float]] = {}
         self._calls: dict[Any, int] = {}
         self._spent: dict[str, float] = {}
         self._processor_before: float | None = None
+        self._blocked = 0.0
 
-    def began(self, attempt: AskingAttempt, now: float) -> None:
+    def wait(self, attempt: Any, now: float) -> float:
+        if self._made >= self._most and attempt.rows[0] not in self._calls:
+            self.not_called += len(attempt.rows)
+            raise NotCalledError("the sample is complete")
+        return 0.0
+
+    def began(self, attempt: Any, now: float) -> None:
         if self._processor_before is None:
             self._processor_before = time.process_time()
+        if attempt.rows[0] not in self._calls:
+            self._calls.update(dict.fromkeys(attempt.rows, self._made))
+            self._made += 1
         self._running[attempt] = len(self._running) + 1, self._clock()
 
     def ended(self, attempt: Any, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         in_flight, began = self._running.pop(attempt)
-        self.processor = time.process_time() - (self._processor_before or 0.0)
+        if not self.records:  # the first attempt may have blocked the loop to import what it needs
+            self._look_again()
+        self.processor = max(time.process_time() - (self._processor_before or 0.0), self._blocked)
         self.records.append(
             AttemptRecord(
-                self._calls.setdefault(attempt.rows[0], len(self._calls)),
+                self._calls[attempt.rows[0]],
                 len(attempt.rows),
                 began,
                 now - attempt.began,
@@ -75,12 +112,25 @@ class Recorder(Gate):
                 outcome is CallOutcome.DOWN,
                 outcome is CallOutcome.THROTTLED,
                 None if failure is None or failure.answer.refusal is None else failure.answer.refusal.wait,
-                failure is not None and type(failure.error) is AsyncTimeoutError,
+                failure is NO_ANSWER,
                 tuple(attempt.costs or ()),
                 tuple(None if key is None else str(key) for key in attempt.keys),
                 self._newly_spent(),
             )
         )
+
+    def _look_again(self) -> None:
+        """Look again soon: code that blocks the loop makes it late, and so does a machine without a free processor."""
+        loop = asyncio.get_running_loop()
+        due, without = loop.time() + LOOK, self._without_processor()
+
+        def look() -> None:
+            late = loop.time() - due - (self._without_processor() - without)
+            if late > LOOK:
+                self._blocked += late
+            self._look_again()
+
+        loop.call_at(due, look)
 
     def _newly_spent(self) -> dict[str, float]:
         """What the attempt did cost that ends now: it was settled just before."""

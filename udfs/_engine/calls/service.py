@@ -150,7 +150,7 @@ class Service:
             adaptive: list[Gate] = []
             if isinstance(self._options.capacity, AdaptiveCapacity):
                 adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
-            self._use([*adaptive, *gates, *self._observers])
+            self._use([*self._observers, *adaptive, *gates])
             yield
             if self.failures is not None:
                 self.failures.finish()
@@ -250,7 +250,7 @@ class Service:
         self.reopen()
 
     def observe(self, observer: Gate) -> None:
-        """Tell this gate of each attempt, which it always lets begin; before `running`."""
+        """Ask this gate before all others; before `running`."""
         self._observers.append(observer)
 
     def share(self, shared: SharedHealth) -> None:

@@ -142,7 +142,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._is_plain = False
 
     def observe(self, observer: Gate) -> None:
-        """Tell this gate of each attempt; before `running`."""
+        """Ask this gate before each attempt; before `running`."""
         self._service.observe(observer)
 
     @property

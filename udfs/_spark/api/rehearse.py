@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -14,17 +16,20 @@ from pyspark.sql import functions as sf
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
 from ..._errors.figures import things
-from ..._errors.safe import safe_repr
+from ..._errors.safe import one_line, safe_repr
+from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnError, OnNullInput
+from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options
 from ..._functions.signature import batch_rows
+from ..._limits.budget import CALLS, budget_label
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from ..column import Called
-from ..rehearsals import Part, run_part
+from ..evaluations import StreamSource, result_plan
+from ..planner import source_node, wait_node
+from ..rehearsals import Part, RehearsalTask, run_part
 from ..schemas import arguments, check_source, column_names, is_comparable
 from .decorator import AsyncUDF, udf_of
-from .stream import AsyncStream
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -74,8 +79,11 @@ def rehearse(
     if df.isStreaming:
         raise OptionError("rehearse takes a DataFrame that ends, and this one is streaming")
     udf, df, names = _called(df, function, columns, options)
-    counted = _count(df, udf, names)
-    parts = _make_calls(counted, udf, min(sample * batch_rows(udf.spec, udf.options), counted.called))
+    check_source(df.schema, "the DataFrame")
+    spec, positions = arguments(udf.spec, df.schema.fields, names)
+    udf, names = AsyncUDF(spec, udf.options, udf.returns), [df.columns[position] for position in positions]
+    counted = _count(df, udf, positions)
+    parts = _make_calls(counted, udf, sample)
     seconds = time.monotonic() - began
     if len(parts) == 2:
         model = ServiceModel.of(*(part.tasks for part in parts))
@@ -83,13 +91,14 @@ def rehearse(
         model = ServiceModel.of([], [task for part in parts for task in part.tasks])
     tasks = [task for part in parts for task in part.tasks]
     records = [one for task in tasks for one in task.records]
-    read, answered = (sum(getattr(task, figure) for task in tasks) for figure in ("rows", "answered"))
-    called = (1 - answered / read if read else 0.0) / (model.rows_per_call if model.calls else 1.0)
+    read = sum(task.rows for task in tasks)
+    made = sum(len({one.call for one in task.records}) for task in tasks)
+    called = made / read if read else 0.0
     if udf.options.store is not None and counted.distinct is not None and counted.called:
         called *= counted.distinct / counted.called
     job = Job(
         counted.partitions,
-        counted.tasks,
+        counted.slots,
         called,
         min((part.startup for part in parts), default=0.0),
         None if counted.distinct is None or not counted.called else counted.distinct / counted.called,
@@ -100,7 +109,7 @@ def rehearse(
         function=udf.spec.name,
         columns=tuple(names),
         rows=counted.rows,
-        sample=sum(len({one.call for one in task.records}) for task in tasks),
+        sample=made,
         sample_seconds=seconds,
         sample_spent=_sums(records),
         latencies=tuple(model.latencies),
@@ -132,8 +141,18 @@ def _called(
         return udf, df, list(column_names(columns, df.schema, df))
     if columns:
         raise OptionError(f"{made.spec.name}(...) has its columns already; leave out {', '.join(map(str, columns))}")
+    for one in made.columns:
+        if not isinstance(one, str) and (inner := vars(one).get("_asyncudf")) is not None:
+            raise OptionError(
+                f"{made.spec.name} takes what {inner.spec.name} gives, and rehearse reads the rows several times and "
+                f"would call {inner.spec.name} for all of them: add its column first, persist() the DataFrame, and "
+                f"rehearse {made.spec.name} with that column"
+            )
     udf = AsyncUDF(made.spec, made.options, made.returns)
-    udf = udf.with_options(**options) if options else udf
+    if options:
+        udf = udf.with_options(**options)
+        if udf.spec.parameters != made.spec.parameters:  # some keep their defaults
+            udf.spec = udf.spec.with_columns(made.spec.parameters)
     given = [sf.col(one) if isinstance(one, str) else one for one in made.columns]
     names = [f"c{number}" for number in range(len(given))]
     if len(udf.spec.parameters) == len(names):
@@ -147,61 +166,68 @@ class _Counted(NamedTuple):
     rows: int
     called: int
     distinct: int | None
-    tasks: int
+    slots: int  # tasks that run at a time
 
 
-def _count(df: DataFrame, udf: AsyncUDF[..., Any], names: list[str]) -> _Counted:
-    check_source(df.schema, "the DataFrame")
+def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> _Counted:
+    # Columns are named by number: names may hold dots, or come twice.
     fields = df.schema.fields
-    positions = arguments(udf.spec, fields, names)[1]
     numbered = df.toDF(*map(str, range(len(fields))))
-    read = numbered.select(*[sf.col(str(position)).alias(str(number)) for number, position in enumerate(positions)])
-    called = read
-    if udf.options.on_null_input is OnNullInput.NULL and positions:
-        called = read.where(
-            functools.reduce(operator.and_, (sf.col(str(number)).isNotNull() for number in range(len(positions))))
-        )
+    called = read = numbered.select(*[sf.col(str(place)).alias(str(number)) for number, place in enumerate(positions)])
+    if udf.options.on_null_input is OnNullInput.NULL:
+        called = read.where(functools.reduce(operator.and_, (sf.col(one).isNotNull() for one in read.columns)))
     by_partition = called.groupBy(sf.spark_partition_id().alias("p")).agg(sf.count(sf.lit(1))).collect()
     partitions = [number for _, number in sorted(tuple(row) for row in by_partition)]
     distinct = None
-    if positions and all(is_comparable(fields[position].dataType) for position in positions):
+    if all(is_comparable(fields[position].dataType) for position in positions):
         distinct = called.agg(sf.count_distinct(sf.struct(*map(sf.col, called.columns)))).collect()[0][0]
     rows = sum(partitions) if called is read else df.count()
-    cores = df.sparkSession.sparkContext.defaultParallelism if hasattr(df, "_jdf") else len(partitions)
-    found = called.toDF(*[fields[position].name for position in positions]) if positions else df
-    return _Counted(found, partitions, rows, sum(partitions), distinct, max(1, min(cores, len(partitions))))
+    if udf.spec.takes_mapping or udf.spec.vectors == (Vector.FRAME,):  # by their names
+        called = called.toDF(*[fields[position].name for position in positions])
+    return _Counted(called, partitions, rows, sum(partitions), distinct, max(1, min(_cores(df), len(partitions))))
 
 
-def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], rows: int) -> list[Part]:
-    """Make the calls of so many rows, in one or two parts."""
-    if not rows:
+def _cores(df: DataFrame) -> int:
+    """Tasks that run at a time: Spark makes so many partitions of rows that are nowhere yet."""
+    return df.sparkSession.range(1_000_000).select(sf.spark_partition_id()).distinct().count()
+
+
+def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
+    """Make so many calls, or those of all rows, in one or two parts."""
+    options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
+    if not (rows := min(sample * batch, counted.called)):
         return []
-    options, df = udf.options, counted.df
     source = df.distinct() if options.store is not None and counted.distinct is not None else df
-    number = "asyncudf_row_number"
+    number, result = (_free_name(name, df.columns) for name in ("asyncudf_row_number", "asyncudf_result"))
     chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id()).persist()
-    calls = rows // batch_rows(udf.spec, options)
-    tasks = max(1, min(counted.tasks, calls // CALLS_OF_A_TASK))
+    calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
+    tasks = max(1, min(counted.slots, calls // CALLS_OF_A_TASK))
     per_task = max(1, calls // tasks)
     full = max(1, min(options.slots, per_task * (LIGHT - 1) // LIGHT // GENERATIONS))
     if options.job_capacity is not None:
         full = max(1, min(full, options.job_capacity // tasks))
     light = max(1, min(full // FEWER, per_task // LIGHT))
-    stages = [(sf.lit(True), full)]
+    stages = [(sf.lit(True), full, calls)]
     if full > 1 and calls >= 2 * LIGHT:
-        batch = batch_rows(udf.spec, options)
-        is_light = sf.col(number) % (LIGHT * batch) < batch
-        stages = [(is_light, light), (~is_light, full)]
+        is_light, few = sf.col(number) % (LIGHT * batch) < batch, math.ceil(calls / LIGHT)
+        stages = [(is_light, light, few), (~is_light, full, calls - few)]
     try:
-        found: list[Part] = []
-        for where, capacity in stages:
+        found, query = list[Part](), f"rehearsal {uuid.uuid4().hex}"
+        for where, capacity, most in stages:
             part = chosen.where(where).drop(number).repartition(tasks)
-            careful = udf.with_options(capacity=capacity, on_error=OnError.NULL, max_failures=None, queue_size=None)
-            stream = AsyncStream(part).ordered_wait(careful, *df.columns, as_="asyncudf_result")
-            found.append(run_part(part, stream._source.plan([stream._ref.result]).task))
+            careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
+            called = udf.spec, options.replace(careful), udf.returns
+            node = wait_node(source_node(part), *called, part.columns, None, None, result, part)
+            task = StreamSource.of(part, False, None, None).plan([result_plan(node)]).task
+            # One call may be of fewer rows than a batch has.
+            found.append(run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
         return found
     finally:
         chosen.unpersist()
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    return name if name not in map(str.lower, taken) else _free_name(name + "_", taken)
 
 
 def _sums(records: list[Any]) -> dict[str, float]:
@@ -234,7 +260,20 @@ def _notes(
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
                 f"{things(made, 'call')} do not reach did not show"
             )
+    yield from _ends(udf.options, as_is)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         yield f"{things(answered, 'row')} of the sample came from the store"
-    if called > 0 and len(model.calls) < 30:
-        yield f"{things(len(model.calls), 'call')} are few to tell from: the intervals are wide"
+    if 0 < len(model.calls) < 30:
+        yield "few calls were made, so the intervals are wide"
+
+
+def _ends(options: Options, as_is: Forecast) -> Iterator[str]:
+    """What ends the job, or its calls, before all rows have results; a forecast is of all calls."""
+    if options.on_error is OnError.RAISE and as_is.failures.likely >= 0.5:
+        yield "the first failed row ends the job, by on_error='raise'"
+    for budget in options.budgets:
+        if budget.by is None and budget.per is None:
+            need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
+            if need is not None and need.likely > budget.amount:
+                what = "and then the job ends" if options.on_spent is OnSpent.RAISE else "and later rows have no result"
+                yield f"all calls need more than the budget of {one_line(budget_label(budget))}, {what}"
