@@ -48,7 +48,7 @@ def program(tmp_path: Path) -> Program:
 
 def install(monkeypatch: Patch, **versions: str) -> None:
     """What is installed, by package; of all others version 99 is, and no client of Spark Connect."""
-    given = {"asyncudf": "0.2.0", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
+    given = {"asyncudf": "0.3.0", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
     given |= {name.replace("_", "-"): version for name, version in versions.items()}
     monkeypatch.setattr(doctor, "version_of", lambda package: given.get(package, "99"))
 
@@ -60,7 +60,7 @@ def test_packages_that_fit_take_one_line(monkeypatch: Patch) -> None:
     install(monkeypatch, pandas="2.3.3", pyspark="4.3.0")
     (line,) = check_packages()
     assert (line.name, line.status) == ("packages", "ok")
-    assert line.found.startswith(f"asyncudf 0.2.0, Python {sys.version.split()[0]}, pyspark 4.3.0, pandas 2.3.3, ")
+    assert line.found.startswith(f"asyncudf 0.3.0, Python {sys.version.split()[0]}, pyspark 4.3.0, pandas 2.3.3, ")
 
 
 def test_a_package_of_another_version_has_a_line_with_its_bounds(monkeypatch: Patch) -> None:
