@@ -78,6 +78,11 @@ def test_no_failure_in_the_sample_is_not_no_failure_in_the_job():
     assert "up to 64 failed rows" in str(one)
 
 
+def test_a_service_that_may_not_stay_as_fast_as_a_short_sample_widens_the_interval():
+    assert told(service(shown=10.0)).seconds.high > 200  # 2,000 calls
+    assert told(service(shown=10.0)).seconds.likely == told(service()).seconds.likely
+
+
 def test_failures_of_the_sample_are_a_share_with_an_interval():
     low, likely, high = told(service(failures=0.1)).failures
     assert likely == 200

@@ -1,5 +1,6 @@
 """What a sample of calls shows of their service: its latencies, how many calls it works on, how many it takes."""
 
+import dataclasses
 import random
 from collections.abc import Iterable
 
@@ -96,7 +97,7 @@ def test_refusals_that_come_as_they_please_are_attempts_like_others():
 
 def test_another_sample_has_other_calls_of_the_same_service():
     model = ServiceModel.of([], [task(AttemptRecord(n, 1, n / 10, 0.1 + n / 100, 1) for n in range(50))])
-    other = model.resampled(random.Random(0))
+    other = model.resampled(random.Random(0), 0)
     assert len(other.calls) == len(model.calls)
     seconds, before = ({one.seconds for call in each.calls for one in call} for each in (other, model))
     assert seconds < before
@@ -128,3 +129,15 @@ def test_failures_are_rows_that_have_no_result_and_not_attempts_that_failed():
     records = [AttemptRecord(n, 10, n / 10, 0.01, 1, error="OSError") for n in range(4)]
     sample = TaskSample(records, rows=40, answered=0, failed=10, size=0, processor=0.0)
     assert ServiceModel.of([], [sample]).failures == 0.25
+
+
+def test_other_samples_have_the_highest_and_the_lowest_limit_and_those_between():
+    buckets = tuple(TokenBucket(float(rate), 1.0) for rate in range(1, 10))
+    model = dataclasses.replace(ServiceModel.of([], [queued(50, 4, 20, 0.1)]), buckets=buckets)
+    rates = [model.resampled(random.Random(0), number).buckets[0].rate for number in range(6)]
+    assert rates == [9.0, 1.0, 5.0, 3.0, 7.0, 2.0]
+
+
+def test_a_sample_that_is_over_at_once_does_not_show_how_fast_it_stays():
+    assert ServiceModel.of([], [queued(75, 37, 1000, 0.02)]).shown == pytest.approx(75 / 0.06, rel=0.2)
+    assert ServiceModel.of([], [queued(75, 37, 1000, 0.3)]).shown is None

@@ -166,15 +166,18 @@ def forecast(name: str, changed: Mapping[str, Any], options: Options, model: Ser
     rng = random.Random(0)
     others, end = list[Outcome](), time.monotonic() + LONGEST
     while len(others) < SAMPLES and (len(others) < LEAST_SAMPLES or time.monotonic() < end):
-        others.append(simulate(options, model.resampled(rng), calls=task, share=part, seed=len(others) + 1))
+        others.append(
+            simulate(options, model.resampled(rng, len(others)), calls=task, share=part, seed=len(others) + 1)
+        )
     times = sorted(one.seconds_for(parts) for one in others)
+    slowest = max(times[-1], 0.0 if model.shown is None else calls / model.shown)
     return Forecast(
         name,
         changed,
         Estimate(
             times[0] * (1 - UNSURE) + 0.5 * job.startup,
             min(max(likely.seconds_for(parts), times[0]), times[-1]) + job.startup,
-            times[-1] * (1 + UNSURE) + 1.5 * job.startup + 1.0,
+            slowest * (1 + UNSURE) + 1.5 * job.startup + 1.0,
         ),
         round(calls),
         _scaled(likely, others, calls, lambda one: one.attempts),

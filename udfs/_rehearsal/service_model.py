@@ -14,7 +14,8 @@ from .._engine.calls.recorder import AttemptRecord
 
 LEAST_CALLS = 8  # to compare calls of two kinds
 LONGER, SURE = 1.12, 3.0  # so much longer are calls of a busy service, by so many standard errors
-MISTAKEN = 0.1  # of the refusals
+MISTAKEN = 0.2  # of the refusals
+SHORT = 0.5  # seconds of calls, which do not show what a service takes for long
 MOST_FITTED = 1_000  # attempts, which are enough to see a limit
 LEAST_KEPT = 30  # calls, beside those that opened the connections
 
@@ -64,6 +65,7 @@ class ServiceModel:
         processor: seconds of processor time for a call.
         size: bytes of the result of a call.
         most: calls that were in flight at a time, in all tasks.
+        shown: calls in a second of a sample that was over so soon that nobody knows how many more it takes; else None.
     """
 
     calls: tuple[Call, ...]
@@ -75,6 +77,7 @@ class ServiceModel:
     processor: float
     size: int
     most: int
+    shown: float | None = None
 
     @classmethod
     def of(cls, light: Sequence[TaskSample], full: Sequence[TaskSample]) -> ServiceModel:
@@ -101,12 +104,15 @@ class ServiceModel:
         return cls(
             tuple(calls), failures, concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets, _asked(light, full),
             busy / made if made else 0.0, round(size / rows) if rows else 0, _most(full) or _most(light),
+            _shown(full),
         )  # fmt: skip
 
-    def resampled(self, rng: random.Random) -> ServiceModel:
-        """The same, as another sample of the same service might have shown it."""
+    def resampled(self, rng: random.Random, number: int) -> ServiceModel:
+        """The same, as another sample of the same service might have shown it; `number`: how many there were before."""
         calls = tuple(rng.choices(self.calls, k=len(self.calls)))
-        buckets = (rng.choice(self.buckets),) if self.buckets else ()
+        # The highest, the lowest, and then what is between.
+        place = 1.0 - number if number < 2 else _spread(number - 1)
+        buckets = (self.buckets[round(place * (len(self.buckets) - 1))],) if self.buckets else ()
         concurrency = self.concurrency and self.concurrency * max(0.5, rng.gauss(1.0, self.unsure))
         return dataclasses.replace(self, calls=calls, buckets=buckets, concurrency=concurrency)
 
@@ -209,6 +215,24 @@ def _buckets(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> tuple[T
 def _asked(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> float | None:
     asked = [one.asked for sample in (*light, *full) for one in sample.records if one.is_refused and one.asked]
     return statistics.median(asked) if asked else None
+
+
+def _spread(number: int) -> float:
+    """Places from 0 to 1 that are far from those before: 1/2, 1/4, 3/4, 1/8, ... (van der Corput)."""
+    digits = f"{number:b}"
+    return int(digits[::-1], 2) / float(2 ** len(digits))
+
+
+def _shown(samples: Sequence[TaskSample]) -> float | None:
+    """How many calls these made in a second, if they were over before it is known whether that lasts."""
+    spans = []
+    for sample in samples:
+        if sample.records:
+            ends = [one.began + one.seconds for one in sample.records]
+            spans.append((len(ends), max(ends) - min(one.began for one in sample.records)))
+    if not spans or max(seconds for _, seconds in spans) > SHORT:
+        return None
+    return sum(calls / max(seconds, 1e-4) for calls, seconds in spans)
 
 
 def _most(samples: Iterable[TaskSample]) -> int:
