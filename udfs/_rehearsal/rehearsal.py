@@ -183,7 +183,7 @@ def forecast(name: str, changed: Mapping[str, Any], options: Options, model: Ser
         _scaled(likely, others, calls, lambda one: one.attempts),
         _scaled(likely, others, calls, lambda one: one.refused),
         _failures(model.failures, len(model.calls), rows),
-        _spent(model.calls, calls),
+        _spent(model.paid or model.calls, calls),
         _limit(likely, options),
     )
 

@@ -78,6 +78,7 @@ class ServiceModel:
     size: int
     most: int
     shown: float | None = None
+    paid: tuple[Call, ...] = ()  # all calls of the sample, by which the costs of the job are told
 
     @classmethod
     def of(cls, light: Sequence[TaskSample], full: Sequence[TaskSample]) -> ServiceModel:
@@ -104,7 +105,7 @@ class ServiceModel:
         return cls(
             tuple(calls), failures, concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets, _asked(light, full),
             busy / made if made else 0.0, round(size / rows) if rows else 0, _most(full) or _most(light),
-            _shown(full),
+            _shown(full), tuple(everything),
         )  # fmt: skip
 
     def resampled(self, rng: random.Random, number: int) -> ServiceModel:
