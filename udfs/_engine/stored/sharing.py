@@ -343,7 +343,8 @@ class StoreSharing:
         # The rows that follow this one have it too.
         key: bytes = row.record.key
         assert found is not None
-        followers = self._landing(key, row)
+        if followers := self._flights.land(key, row):
+            self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
         self._end_lease(key)
         for one in (row, *followers):
             self._totals.shared_flights += 1
@@ -441,20 +442,14 @@ class StoreSharing:
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
-        followers = self._landing(key, row)
+        if followers := self._flights.land(key, row):
+            self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
         if self._stored.leases is not None:
             self._end_lease(key)
         _done(row, results)
         for follower in followers:
             self._totals.shared_flights += 1
             self._have(follower, found)
-
-    def _landing(self, key: bytes, row: Row) -> Sequence[Row]:
-        """End a flight with results, before its rows hold them: they would count twice else."""
-        followers = self._flights.land(key, row)
-        if followers:
-            self._operator.waiting_has_changed()
-        return followers
 
     def _end_lease(self, key: bytes) -> None:
         """Give back the lease of a key whose call is over, or is not made."""
