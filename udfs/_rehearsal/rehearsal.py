@@ -21,7 +21,7 @@ from .service_model import Call, ServiceModel, cost
 from .simulation import Outcome, simulate
 
 SAMPLES = 12  # other samples that might have been seen, for the intervals
-LEAST_SAMPLES, LONGEST = 3, 3.0  # no more than three are run after so many seconds
+LEAST_SAMPLES, LONGEST_WORK = 3, 3.0  # no more than three are run after so many seconds
 Z = 1.645  # of an interval with 9 of 10
 UNSURE = 0.04  # of the time: what the job does beside its calls
 SPARE = 1.2  # calls in flight beside those that a service works on
@@ -70,7 +70,7 @@ class Forecast:
     limited_by: str
 
     @property
-    def others(self) -> list[str]:
+    def _others(self) -> list[str]:
         """The figures beside the time, as people read them."""
         parts = [f"{one.shown(amount_)} {one_line(unit)}" for unit, one in self.spent.items()]
         for one, what in ((self.failures, "failed rows"), (self.refused, "refused attempts")):
@@ -81,7 +81,7 @@ class Forecast:
         return parts
 
     def __str__(self) -> str:
-        return ", ".join([self.seconds.shown(seconds), *self.others])
+        return ", ".join([self.seconds.shown(seconds), *self._others])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ def forecast(name: str, changed: Mapping[str, Any], options: Options, model: Ser
     task, part = max(parts), sum(parts) / calls
     likely = simulate(options, model, calls=task, share=part, seed=0)
     rng = random.Random(0)
-    others, end = list[Outcome](), time.monotonic() + LONGEST
+    others, end = list[Outcome](), time.monotonic() + LONGEST_WORK
     while len(others) < SAMPLES and (len(others) < LEAST_SAMPLES or time.monotonic() < end):
         others.append(
             simulate(options, model.resampled(rng, len(others)), calls=task, share=part, seed=len(others) + 1)

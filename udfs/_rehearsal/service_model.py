@@ -127,10 +127,6 @@ class ServiceModel:
         """Of the attempts, in seconds, sorted."""
         return sorted(one.seconds for call in self.calls for one in call)
 
-    def quantile(self, share: float) -> float:
-        found = self.latencies
-        return found[min(len(found) - 1, int(share * len(found)))]
-
 
 def cost(call: Call, unit: str) -> float:
     """What a call did cost, with all its attempts."""

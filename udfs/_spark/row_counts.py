@@ -5,35 +5,29 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from .._functions.signature import FunctionSpec
-from .schemas import arguments, check_source, column_names, is_comparable
+from .schemas import is_comparable
 
 
 class RowCounts(NamedTuple):
     """What a function would read."""
 
-    columns: tuple[str, ...]
     rows: int
     called: int  # rows that make a call
     distinct: int | None  # arguments of these; None if Spark cannot compare them
     tasks: int  # at a time; over Spark Connect, which does not tell the cores, one for each partition
 
 
-def count_rows(
-    df: DataFrame, spec: FunctionSpec, columns: Sequence[Any], *, skips_nulls: bool, approximate: bool
-) -> RowCounts:
-    """Count in one query, which reads the columns of the function alone.
+def count_rows(df: DataFrame, positions: Sequence[int], *, skips_nulls: bool, approximate: bool = False) -> RowCounts:
+    """Count in one query, which reads the columns at these positions alone, those of the function.
 
     `approximate`: distinct arguments with an error of about 5%, and without a shuffle of all of them.
     """
     fields = df.schema.fields
-    check_source(df.schema, "the DataFrame")
-    positions = arguments(spec, fields, column_names(columns, df.schema, df))[1]
     read = [sf.col(str(position)) for position in positions]
     key, distinct = sf.struct(*read), sf.lit(None)
     if skips_nulls:
@@ -46,4 +40,4 @@ def count_rows(
     rows, called, known, last = counts.collect()[0]
     partitions = 1 if last is None else last + 1
     cores = df.sparkSession.sparkContext.defaultParallelism if hasattr(df, "_jdf") else partitions
-    return RowCounts(tuple(fields[at].name for at in positions), rows, called, known, min(partitions, cores))
+    return RowCounts(rows, called, known, min(partitions, cores))

@@ -22,7 +22,7 @@ class KeyLine:
     __slots__ = ("_again", "_new", "asked", "timer")
 
     def __init__(self) -> None:
-        # Most keys have one attempt here, for which a deque has room for 64.
+        # Most keys have one attempt; a deque would take memory for 64.
         self._again: OrderedDict[Attempt, None] = OrderedDict()
         self._new: OrderedDict[Attempt, None] = OrderedDict()
         self.asked: Attempt | None = None

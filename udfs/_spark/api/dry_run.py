@@ -17,6 +17,7 @@ from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnNullInput, Options
 from ..._functions.signature import batch_rows
 from ..row_counts import count_rows
+from ..schemas import arguments, check_source, column_names
 from .decorator import udf_of
 
 if TYPE_CHECKING:
@@ -127,13 +128,15 @@ def dry_run(
         raise OptionError("dry_run counts the rows of a DataFrame that ends, and this one is streaming")
     spec, checked = udf.spec, udf.options
     skips_nulls = checked.on_null_input is OnNullInput.NULL
-    found = count_rows(df, spec, columns, skips_nulls=skips_nulls, approximate=counting == "approximate")
+    check_source(df.schema, "the DataFrame")
+    positions = arguments(spec, df.schema.fields, column_names(columns, df.schema, df))[1]
+    found = count_rows(df, positions, skips_nulls=skips_nulls, approximate=counting == "approximate")
     distinct = None if checked.store is None else found.distinct
     calls = math.ceil((found.called if distinct is None else distinct) / batch_rows(spec, checked))
     in_flight = min(checked.slots * found.tasks, checked.job_capacity or math.inf)
     return DryRun(
         function=spec.name,
-        columns=found.columns,
+        columns=tuple(df.columns[position] for position in positions),
         rows=found.rows,
         distinct=found.distinct,
         calls=calls,

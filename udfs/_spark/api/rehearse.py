@@ -28,7 +28,8 @@ from ..column import Called
 from ..evaluations import StreamSource, result_plan
 from ..planner import source_node, wait_node
 from ..rehearsals import Part, RehearsalTask, run_part
-from ..schemas import arguments, check_source, column_names, is_comparable
+from ..row_counts import count_rows
+from ..schemas import arguments, check_source, column_names
 from .decorator import AsyncUDF, udf_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 LIGHT = 4  # one of so many calls is made with few beside it
 FEWER = 8  # so many times fewer than with `capacity`
 CALLS_OF_A_TASK = 20  # at least, or there are fewer tasks
-GENERATIONS = 2  # of calls in flight, in a task of the sample
+ROUNDS = 2  # of calls in flight, in a task of the sample
 SLACK = 1.5  # times as many calls in flight as the sample had are no matter
 
 
@@ -55,8 +56,8 @@ def rehearse(
     `store=`, so that the job does not make them again. What they came to then drives the real operator on a virtual
     clock for the whole job: with the options as they are, and with two other settings.
 
-    The DataFrame is read four times, and so is what makes the arguments: `persist()` it if that calls another function.
-    An error that ends the job ends the rehearsal; a row that fails is counted. Nothing is written.
+    The DataFrame is read three times, and so is what makes the arguments: `persist()` it if that calls another
+    function. An error that ends the job ends the rehearsal; a row that fails is counted. Nothing is written.
 
     Args:
         df: the rows before the function is applied; not streaming.
@@ -94,15 +95,11 @@ def rehearse(
     read = sum(task.rows for task in tasks)
     made = sum(len({one.call for one in task.records}) for task in tasks)
     called = made / read if read else 0.0
-    if udf.options.store is not None and counted.distinct is not None and counted.called:
-        called *= counted.distinct / counted.called
-    job = Job(
-        counted.partitions,
-        counted.slots,
-        called,
-        min((part.startup for part in parts), default=0.0),
-        None if counted.distinct is None or not counted.called else counted.distinct / counted.called,
-    )
+    distinct = None if counted.distinct is None or not counted.called else counted.distinct / counted.called
+    if udf.options.store is not None and distinct is not None:
+        called *= distinct
+    startup = min((part.startup for part in parts), default=0.0)
+    job = Job(counted.partitions, counted.slots, called, startup, distinct)
     with ThreadPoolExecutor(1) as apart:  # a notebook's thread has a loop that runs
         as_is, others = apart.submit(_forecasts, udf, model, job).result()
     return Rehearsal(
@@ -170,26 +167,26 @@ class _Counted(NamedTuple):
 
 
 def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> _Counted:
-    # Columns are named by number: names may hold dots, or come twice.
+    skips_nulls = udf.options.on_null_input is OnNullInput.NULL
+    found = count_rows(df, positions, skips_nulls=skips_nulls)
     fields = df.schema.fields
-    numbered = df.toDF(*map(str, range(len(fields))))
-    called = read = numbered.select(*[sf.col(str(place)).alias(str(number)) for number, place in enumerate(positions)])
-    if udf.options.on_null_input is OnNullInput.NULL:
-        called = read.where(functools.reduce(operator.and_, (sf.col(one).isNotNull() for one in read.columns)))
+    numbered = df.toDF(*map(str, range(len(fields))))  # equal names, and names with dots, are no matter then
+    called = numbered.select(*[sf.col(str(place)).alias(str(number)) for number, place in enumerate(positions)])
+    if skips_nulls:
+        called = called.where(functools.reduce(operator.and_, (sf.col(one).isNotNull() for one in called.columns)))
     by_partition = called.groupBy(sf.spark_partition_id().alias("p")).agg(sf.count(sf.lit(1))).collect()
     partitions = [number for _, number in sorted(tuple(row) for row in by_partition)]
-    distinct = None
-    if all(is_comparable(fields[position].dataType) for position in positions):
-        distinct = called.agg(sf.count_distinct(sf.struct(*map(sf.col, called.columns)))).collect()[0][0]
-    rows = sum(partitions) if called is read else df.count()
     if udf.spec.takes_mapping or udf.spec.vectors == (Vector.FRAME,):  # by their names
         called = called.toDF(*[fields[position].name for position in positions])
-    return _Counted(called, partitions, rows, sum(partitions), distinct, max(1, min(_cores(df), len(partitions))))
+    slots = max(1, min(_cores(df), len(partitions)))
+    return _Counted(called, partitions, found.rows, found.called, found.distinct, slots)
 
 
 def _cores(df: DataFrame) -> int:
     """Tasks that run at a time: Spark makes so many partitions of rows that are nowhere yet."""
-    return df.sparkSession.range(1_000_000).select(sf.spark_partition_id()).distinct().count()
+    numbered = df.sparkSession.range(1_000_000).select(sf.spark_partition_id().alias("partition"))
+    last: int = numbered.agg(sf.max("partition")).collect()[0][0]
+    return last + 1
 
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
@@ -203,7 +200,7 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
     calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
     tasks = max(1, min(counted.slots, calls // CALLS_OF_A_TASK))
     per_task = max(1, calls // tasks)
-    full = max(1, min(options.slots, per_task * (LIGHT - 1) // LIGHT // GENERATIONS))
+    full = max(1, min(options.slots, per_task * (LIGHT - 1) // LIGHT // ROUNDS))
     if options.job_capacity is not None:
         full = max(1, min(full, options.job_capacity // tasks))
     light = max(1, min(full // FEWER, per_task // LIGHT))
@@ -249,7 +246,7 @@ def _notes(
     elif model.calls and wanted > SLACK * model.most and called > model.most:
         yield (
             f"the sample had at most {things(model.most, 'call')} in flight, the job will have {wanted}: whether the "
-            f"service is as fast then shows with sample={wanted * GENERATIONS * LIGHT // (LIGHT - 1)}"
+            f"service is as fast then shows with sample={wanted * ROUNDS * LIGHT // (LIGHT - 1)}"
         )
     if (bucket := model.bucket) is not None:
         yield f"the service took about {bucket.rate:.3g} calls a second and refused others"
