@@ -197,6 +197,17 @@ def test_the_figures_of_tasks_add_up() -> None:
     assert sorted(task["status"] for task in found["per_task"]) == ["failed", "succeeded", "succeeded"]
 
 
+def test_of_a_budget_what_was_told_last_counts_whoever_ends_last() -> None:
+    """By the coordinator's clock. What tasks hold counts too, so it may get less; and a window begins with nothing."""
+    dated = [("2026-11-27", 9.0, 40.0), ("2026-11-28", 5.0, 24.0), ("2026-11-28", 7.0, 21.0)]
+    told = [message(number) for number in range(3)]
+    for one, (window, at, spent) in zip(told, dated, strict=True):
+        one["functions"]["1:0"]["metrics"]["budgets"] = {"reviews": [window, at, spent, 40.0, "USD"]}
+    for order in permutations(told):
+        (found,) = run_of(*order).to_plain()
+        assert (found["budgets"]["reviews"]["window"], found["budgets"]["reviews"]["spent"]) == ("2026-11-28", 21.0)
+
+
 def test_a_class_for_each_error_does_not_fill_the_memory() -> None:
     """Beyond some types errors are counted together."""
     metrics = FunctionMetrics()

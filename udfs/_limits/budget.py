@@ -16,7 +16,7 @@ from .._errors.safe import safe_repr
 from .._stores.key_ledgers import Window
 from .by_key import Key, by_label, key_names
 from .gate import Aside, AskingAttempt, Gate
-from .windows import Windows, checked_per, per_label
+from .windows import WHOLE_TIME, Windows, checked_per, per_label
 
 CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats
@@ -154,10 +154,12 @@ class TaskBudget:
 
     # _spent + _reserved <= _total, but for attempts that cost more than they reserved
 
-    __slots__ = ("_reserved", "_spent", "_total", "is_newly_spent", "is_settled")
+    __slots__ = ("_reserved", "_spent", "_total", "during", "is_newly_spent", "is_settled")
 
-    def __init__(self, total: float, *, is_settled: bool) -> None:
-        self._total, self.is_settled = total, is_settled
+    told = 0.0
+
+    def __init__(self, total: float, during: Window = WHOLE_TIME, *, is_settled: bool) -> None:
+        self._total, self.during, self.is_settled = total, during, is_settled
         self._spent = self._reserved = 0.0
         self.is_newly_spent = True
 
@@ -193,10 +195,16 @@ MOST_UNTOLD = 5
 class SharedAmount(Protocol):
     """What is left of a budget, or of it in one window for one key: see `TaskBudget` and `SharedBudget`.
 
-    `is_newly_spent`: the next call that it turns away is the first, of those of all tasks.
+    `is_newly_spent`: the next call that it turns away is the first, of those of all tasks. `spent_by_all` is what all
+    have spent `during` its window, as it was `told`, by the clock of who told it; 0: the task is alone.
     """
 
     is_newly_spent: bool
+
+    @property
+    def during(self) -> Window: ...
+    @property
+    def told(self) -> float: ...
 
     def ask(self, need: float) -> bool: ...
     def is_spent(self, need: float) -> bool: ...
@@ -234,7 +242,7 @@ class TaskAmounts:
             self.window, self._amounts = now, {}
         amount = self._amounts.get(key)
         if amount is None:
-            amount = self._amounts[key] = TaskBudget(self._total, is_settled=self.is_settled)
+            amount = self._amounts[key] = TaskBudget(self._total, now, is_settled=self.is_settled)
         return amount
 
     @property
@@ -275,9 +283,9 @@ class BudgetGate(Gate):
         self.follows_calls = amounts.is_settled or ends_task
 
     @property
-    def spent_by_all(self) -> float | None:
-        """What all tasks have spent, in the window of the last attempt; None: none has asked, or it is by key."""
-        return None if self._is_by_key or self._asked is None else self._asked[0].spent_by_all
+    def last_asked(self) -> SharedAmount | None:
+        """The amount that the last attempt asked; None: none has, or there is one for each key."""
+        return None if self._is_by_key or self._asked is None else self._asked[0]
 
     def need(self, attempt: AskingAttempt) -> float:
         if self.learns:

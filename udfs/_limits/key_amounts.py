@@ -40,6 +40,14 @@ class KeyAmount:
         self.over = math.inf
 
     @property
+    def during(self) -> Window:
+        return self.window.window
+
+    @property
+    def told(self) -> float:
+        return self.window.told
+
+    @property
     def has_enough(self) -> bool:
         return self.need * (1 - COST_ROUNDING) <= self.available
 
@@ -107,6 +115,7 @@ class OpenWindow:
 
     Attributes:
         run: the coordinator's name for the window; another name means that it restarted empty.
+        told: when the coordinator last said what is spent, by its clock.
         changed: what the next question is about.
         held: of what the task has something in flight or available.
         waiting: what others hold, which is asked for again after a moment.
@@ -116,7 +125,7 @@ class OpenWindow:
 
     def __init__(self, window: Window, poke: Callable[[], None], *, is_settled: bool) -> None:
         self.window, self.is_settled, self._poke = window, is_settled, poke
-        self.run = ""
+        self.run, self.told = "", 0.0
         self._amounts: dict[Key, KeyAmount] = {}
         self._spent: dict[Key, KeyAmount] = {}
         self.changed: dict[KeyAmount, None] = {}

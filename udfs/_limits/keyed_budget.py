@@ -103,6 +103,7 @@ class KeyedBudget(PeriodicTask):
     # _ended: keys that were in use when a window ended: calls that waited there ask again
     # _ledger_time: of the newest window in the ledger
     # _look_at, _renew_at, _refresh_at: when `look_again` is due, all that is held is said again, and the time is asked
+    # _told: the coordinator's time in its last answer
     # _number: of the last question; 0: there was none
 
     def __init__(
@@ -114,7 +115,7 @@ class KeyedBudget(PeriodicTask):
         self._ahead = None if budget.per else 0.0
         self._open = self._opened(Window(-math.inf, -math.inf, ""))
         self._ended = set[Key]()
-        self._ledger_time, self._number = 0.0, 0
+        self._ledger_time, self._told, self._number = 0.0, 0.0, 0
         self._look_at = self._renew_at = self._refresh_at = 0.0
         super().__init__(link, (), gap=BUDGET_GAP)
 
@@ -201,6 +202,7 @@ class KeyedBudget(PeriodicTask):
                 await kept(lambda: ledger.add(window.window, self._link.task, number, added), self._clock)
         for one in questions:
             window.note(one, answers[one.of])
+            window.told = self._told
 
     async def _answers(
         self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
@@ -245,5 +247,6 @@ class KeyedBudget(PeriodicTask):
             stored = found.get(one.of.key, "" if has_ledger else 0.0)
             arguments += [one.of.key, stored, one.added, one.need, one.want, int(one.of.is_held), int(one.keeps)]
         time, run, text = await self._ask(SPEND_KEYS, *arguments)
-        self._ahead = float(time) - self._clock()
+        self._told = float(time)
+        self._ahead = self._told - self._clock()
         return str(run), str(text)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 # the keys.
 # Answers how far the coordinator is behind, how much the task gets, whether what it needs will never be there, whether
 # others wait for what this task holds, what all have spent and what is out, the name of the run, the number of the
-# answer, and what was spent before. To a task that knows another run it says only which one it is.
+# answer, what was spent before, and the time. To a task that knows another run it says only which one it is.
 SPEND = (
     PACE_SCRIPT
     + """
@@ -62,7 +62,7 @@ local before = math.max(tonumber(stored[5] or 0), tonumber(ARGV[12]))
 if known_run ~= '' and known_run ~= run then
   redis.call('HSET', key, 'run', run)
   redis.call('PEXPIRE', key, keep_for)
-  return {behind(), '0', 0, 0, text(all.spent), text(all.out), run, 0, text(before)}
+  return {behind(), '0', 0, 0, text(all.spent), text(all.out), run, 0, text(before), text(now)}
 end
 local function entry(task)
   local found = {}
@@ -115,9 +115,9 @@ redis.call('HSET', key, 'run', run, 'before', text(before))
 for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], keep_for) end
 local never = total - before - others.spent - spent + SUM_ROUNDING < need
 local is_over = got == 0 and others.out <= SUM_ROUNDING and reserved <= SUM_ROUNDING and never
-local said = {behind(), text(got), is_over and 1 or 0, others.wait and 1 or 0}
-for _, one in ipairs({text(all.spent), text(all.out), run, answers, text(before)}) do said[#said + 1] = one end
-return said
+local over, awaited = is_over and 1 or 0, others.wait and 1 or 0
+local known = {text(all.spent), text(all.out), run, answers, text(before), text(now)}
+return {behind(), text(got), over, awaited, unpack(known)}
 """
 )
 
@@ -136,7 +136,8 @@ class SharedBudget(PeriodicTask):
     """
 
     is_newly_spent = False  # only keys are counted
-    window, seconds_left = WHOLE_TIME, None
+    window = during = WHOLE_TIME
+    seconds_left = None
 
     # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
     # blocks are no more than what is reserved for calls in flight, as a task that is killed loses both.
@@ -168,7 +169,7 @@ class SharedBudget(PeriodicTask):
         self._is_awaited = False
         self._over = math.inf
         self._before: float | None = None if ledger is not None else 0.0
-        self._spent_by_all = 0.0
+        self._spent_by_all = self.told = 0.0
 
     def of(self, key: str) -> SharedBudget:
         """The amount, which is the same for all keys."""
@@ -252,7 +253,7 @@ class SharedBudget(PeriodicTask):
         known = (self._run, self._before or 0.0, self._keep)
         answer = await self._ask(SPEND, self._link.task, self._total, self._number, *amounts, BUDGET_LEASE, *known)
         got, is_over, is_awaited, spent, out = map(float, answer[:5])
-        run, number, before = str(answer[5]), int(answer[6]), float(answer[7])
+        run, number, before, self.told = str(answer[5]), int(answer[6]), float(answer[7]), float(answer[8])
         if self._run not in ("", run):
             # The coordinator has lost its memory: all that was known counts as spent, and a new run begins with that.
             self._run, self._before = run, self._known

@@ -75,8 +75,8 @@ class Spending:
             if budget.by is not None and amount.is_newly_spent:
                 amount.is_newly_spent = False
                 self._task.counters.totals.spent_keys += 1
-            row, window = attempt.values[0], amounts.window
-            return self._error_of(budget, row, window, amount.spent_by_all, need, self._raised.get(place))
+            row, raised = attempt.values[0], self._raised.get(place)
+            return self._error_of(budget, row, amount.during, amount.spent_by_all, need, raised)
 
         gate = BudgetGate(amounts, budget, place, error_of, ends_task=self._ends_task)
         self._gates.append(gate)
@@ -87,12 +87,12 @@ class Spending:
         """Whether what an attempt reserves may differ from what it costs."""
         return any(map(callable, self._settles)) or any(gate.amounts.is_settled for gate in self._gates)
 
-    def note_budgets(self, now: float) -> None:
-        """Note what all runs have spent of the budgets with names, as it is known at this time."""
+    def note_budgets(self) -> None:
+        """Note what all runs have spent of the budgets with names, as far as this task knows."""
         for gate, budget in zip(self._gates, self._budgets, strict=False):  # a task that could not begin has no gates
-            if budget.name is not None and (spent := gate.spent_by_all) is not None:
-                window = gate.amounts.window.name
-                self._task.counters.totals.budgets[budget.name] = (now, spent, budget.amount, budget.unit, window)
+            if budget.name is not None and (asked := gate.last_asked) is not None:
+                told = (asked.during.name, asked.told, asked.spent_by_all, budget.amount, budget.unit)
+                self._task.counters.totals.budgets[budget.name] = told
 
     def reserved(self, attempt: SpendingAttempt) -> Sequence[float]:
         """The costs of an attempt that has begun, as they were reserved."""

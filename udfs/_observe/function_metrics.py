@@ -51,8 +51,8 @@ def _add_amounts(mine: dict[Any, float], more: Mapping[Any, float]) -> dict[Any,
 
 
 def _add_newest(mine: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    for key, dated in more.items():
-        mine[key] = max(mine.get(key, dated), dated)
+    for key, one in more.items():
+        mine[key] = max(mine.get(key, one), one)
     return mine
 
 
@@ -67,8 +67,8 @@ SKETCH = Kind(LatencySketch, LatencySketch.merge, LatencySketch.to_plain, Latenc
 NEWEST = Kind(
     dict,
     _add_newest,
-    lambda learned: {limit: [*told] for limit, told in learned.items()},
-    lambda plain: {limit: tuple(told) for limit, told in plain.items()},
+    lambda newest: {key: [*one] for key, one in newest.items()},
+    lambda plain: {key: tuple(one) for key, one in plain.items()},
 )
 TIME = Kind(
     lambda: dict.fromkeys(State, 0.0),
@@ -223,8 +223,9 @@ class FunctionMetrics:
     learned: dict[str, tuple[float, float, float, str]] = _figure(
         "What the service told last of a limit: when, permits, in how many seconds, and their unit.", NEWEST
     )
-    budgets: dict[str, tuple[float, float, float, str, str]] = _figure(
-        "Of each budget with a name: when, what all runs have spent of it, of how much, the unit, and the window.",
+    budgets: dict[str, tuple[str, float, float, float, str]] = _figure(
+        "Of each budget with a name: the window, when the coordinator told what all runs spent in it, that, of how "
+        "much, and the unit.",
         NEWEST,
     )
     limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)

@@ -139,7 +139,7 @@ class Service:
     async def running(self, aside: KeyLines) -> AsyncIterator[None]:
         """While the block runs, attempts meet the limits; FatalError at its end if too many rows have failed."""
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(lambda: self.spending.note_budgets(self._shared_clock()))  # when they are closed
+            stack.callback(self.spending.note_budgets)  # when they are closed
             if self._identity is None:
                 gates = self._own_gates(aside)
             else:

@@ -105,6 +105,8 @@ class Run:
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
         - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`;
           `spent_squares`, the squares of these costs together.
+        - `budgets`: of each budget with a name that is not by key, what all runs have `spent` of its `amount`, in which
+          `unit` and `window` (empty without `per=`), as far as the tasks knew when they ended.
         - `unsettled`: how many attempts count with what they had reserved, by the error that `settle` raised for them.
         - `learned`: what the service told last of each limit that is `RateLimit.from_headers`: `permits` of a `unit` in
           `per` seconds, and when (`told`, in seconds since 1970).
