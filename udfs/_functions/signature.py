@@ -35,6 +35,7 @@ from .async_function import AsyncFunction, RuntimeContext
 from .options import DEFAULT_BATCH_SIZE, Options, OutputMode
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+MOST_COLUMNS = 100  # that anybody writes parameters for
 
 
 def behind_decorators(function: Any) -> Any:
@@ -302,6 +303,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     if not spec.vectorized:
         _refuse_options_of_batches(spec.name, options)
     spec = _with_keys(spec, options)
+    _check_costs(spec, options)
     for budget in options.budget:
         if budget.learns and budget.settle is None and not spec.has_context:
             raise OptionError(
@@ -312,6 +314,41 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     if spec.has_life_cycle and options.resources is not None:
         raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
     return spec
+
+
+def _check_costs(spec: FunctionSpec, options: Options) -> None:
+    """Raises OptionError for what tells costs and cannot take the arguments of a row, however many columns there are."""
+    asked: list[tuple[str, Any, int]] = [("batch_weight", options.batch_weight, 0)]
+    for limit in options.rate_limit:
+        asked += [("cost", limit.cost, 0), ("settle", limit.settle, 1)]
+    for budget in options.budget:
+        asked += [("reserve", budget.reserve, 0), ("settle", budget.settle, 1)]
+    least, most = spec.required, len(spec.parameters)
+    if spec.takes_mapping:
+        least = most = 1  # the row
+    elif spec.variadic or spec.vectors == (Vector.FRAME,):
+        most = MOST_COLUMNS
+    for option, function, more in asked:
+        if not callable(function):
+            continue
+        try:
+            signature = signature_of(function)
+        except (ValueError, TypeError):  # made in C
+            continue
+        if not any(_takes(signature, number + more) for number in range(least, most + 1)):
+            row = "the row" if spec.takes_mapping else f"the arguments of {spec.name} ({', '.join(spec.parameters)})"
+            raise OptionError(
+                f"{option} of {spec.name} takes {signature}, and is called with {row}"
+                f"{', and then what came of it' if more else ''}"
+            )
+
+
+def _takes(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _refuse_options_of_batches(name: str, options: Options) -> None:

@@ -7,7 +7,7 @@ import math
 import random
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .._engine.calls.recorder import AttemptRecord
@@ -29,6 +29,8 @@ class TaskSample(NamedTuple):
     failed: int  # of these for good
     size: int  # bytes of the results
     processor: float  # seconds, from the first attempt to the last
+    errors: Mapping[str, int] = {}  # attempts that failed, by the type of the error
+    examples: Mapping[str, str] = {}  # a message for each of these
 
 
 Call = tuple[AttemptRecord, ...]  # its attempts

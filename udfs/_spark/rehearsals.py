@@ -64,7 +64,8 @@ class RehearsalTask:
             for recorder, total in zip(recorders, totals, strict=True):
                 without = total.unpaid + recorder.not_called  # rows that failed as a budget or the sample was used up
                 rows, failed = total.rows - without, total.failures - without
-                found.append(json.dumps([recorder.records, rows, total.store_hits, failed, size, recorder.processor]))
+                figures = [rows, total.store_hits, failed, size, recorder.processor, total.errors, total.examples]
+                found.append(json.dumps([recorder.records, *figures]))
             yield pa.RecordBatch.from_pydict({"record": pa.array(found, pa.string())})
 
 

@@ -7,6 +7,7 @@ import math
 import operator
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -238,9 +239,10 @@ def _sums(records: list[Any]) -> dict[str, float]:
 def _notes(
     udf: AsyncUDF[..., Any], model: ServiceModel, tasks: list[TaskSample], job: Job, called: int, as_is: Forecast
 ) -> Iterator[str]:
-    """What the sample did not show."""
+    """What failed in the sample, and what it did not show."""
+    yield from _failed(tasks)
     running = max(1, min(job.slots, len(job.partitions)))
-    wanted = min(udf.options.slots * running, udf.options.job_capacity or udf.options.slots * running)
+    wanted = min(udf.options.slots * running, udf.options.job_capacity or math.inf, sum(job.partitions))
     if model.concurrency is not None:
         yield f"with more than about {model.concurrency:.0f} calls in flight the service only gets slower"
     elif model.calls and wanted > SLACK * model.most and called > model.most:
@@ -249,7 +251,7 @@ def _notes(
             f"service is as fast then shows with sample={wanted * ROUNDS * LIGHT // (LIGHT - 1)}"
         )
     if (bucket := model.bucket) is not None:
-        yield f"the service took about {bucket.rate:.3g} calls a second and refused others"
+        yield f"the service took at least about {bucket.rate:.3g} calls a second and refused others"
     elif not udf.options.rate_limit and as_is.seconds.likely > 0:
         made, a_minute = sum(len(task.records) for task in tasks), 60 * as_is.calls / as_is.seconds.likely
         if min(as_is.calls, a_minute) > 2 * made:
@@ -262,6 +264,13 @@ def _notes(
         yield f"{things(answered, 'row')} of the sample came from the store"
     if 0 < len(model.calls) < 30:
         yield "few calls were made, so the intervals are wide"
+
+
+def _failed(tasks: list[TaskSample]) -> Iterator[str]:
+    errors = sum((Counter(task.errors) for task in tasks), Counter[str]())
+    for kind, times in errors.most_common(1):
+        example = next(one_line(task.examples[kind]) for task in tasks if kind in task.examples)
+        yield f"{times:,} of {things(errors.total(), 'failed attempt')} of the sample ended with {kind}: {example}"
 
 
 def _ends(options: Options, as_is: Forecast) -> Iterator[str]:
