@@ -205,6 +205,7 @@ def test_each_simple_type_is_read_by_the_name_that_spark_gives_it(declared: spar
 ODD_DDL = [
     "interval day to month",
     "interval second to day",
+    "interval day to day",
     "interval",
     "char",
     "char(x)",

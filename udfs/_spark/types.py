@@ -164,13 +164,13 @@ def _type(tokens: _Tokens) -> spark.DataType:
         if len(keys) != (name == "map"):
             raise ValueError(name)
         return spark.MapType(keys[0], value) if keys else spark.ArrayType(value)
-    if name == "interval":
-        first = tokens.next().lower()
-        last = tokens.next().lower() if tokens.take("to") else first
-        for interval, units in _INTERVALS:
-            if first in units and last in units[units.index(first) :]:
-                return interval(units.index(first), units.index(last))  # type: ignore[no-any-return]
-        raise ValueError(f"{first} to {last}")
+    for interval, units in _INTERVALS if name == "interval" else ():
+        if (unit := tokens.left[-1].lower()) in units:
+            first = last = units.index(unit)
+            tokens.next()
+            if tokens.take("to"):
+                last = units.index(tokens.next().lower(), first + 1)
+            return interval(first, last)  # type: ignore[no-any-return]
     if name in _WITH_NUMBERS:
         numbers = tokens.several(lambda tokens: int(tokens.next()), ")") if tokens.take("(") else []
         if numbers and max(numbers) > (6 if name == "time" else numbers[0]):  # digits
