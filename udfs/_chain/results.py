@@ -95,12 +95,12 @@ class ArrowOutputs:
     def outputs(self, node: StreamNode) -> Iterator[Output]:
         for result in self._encoders:
             if result.undeclared:
-                if node in self._paths[result.node] and node.factory is not None and node.factory.may_write(ANY_TAG):
+                if node in self._paths[result.node] and node.may_write(ANY_TAG):
                     yield _UndeclaredOutput(partial(self._undeclared_writer, result))
             elif result.tag is None:
                 if result.node is node:
                     yield self._writer(node.layout, result)
-            elif node.factory is not None and node in self._paths[result.node] and node.factory.may_write(result.tag):
+            elif node in self._paths[result.node] and node.may_write(result.tag):
                 yield self._writer(_side_layout(node, result.tag, result.written), result)
 
     def _writer(self, layout: RowLayout, result: ResultPlan) -> RecordWriterOutput:
@@ -132,9 +132,7 @@ def without_rows(results: Sequence[ResultPlan], source: pa.Schema) -> pa.RecordB
     if result.tag is None and not result.undeclared:
         layout = result.node.layout
     elif result.tag == DEAD_LETTERS:
-        writers = (
-            node for node in result.node.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)
-        )
+        writers = (node for node in result.node.path() if node.may_write(DEAD_LETTERS))
         layout = next((_side_layout(node, DEAD_LETTERS, None) for node in writers), layout)
     return encoders_of(results)[0](_arranged(layout, result.struct_type, layout.no_rows(source)))
 

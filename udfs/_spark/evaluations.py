@@ -212,7 +212,7 @@ class StreamSource:
         """Whether an operator of the stream that ends at `node` may write to a side output."""
         if tag == LATENCIES:
             return self.latency_interval is not None
-        return any(one.factory is not None and one.factory.may_write(tag) for one in node.path())
+        return any(one.may_write(tag) for one in node.path())
 
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
         """The source of a chain behind a side output; one object for each, so that it is evaluated once."""
@@ -332,7 +332,7 @@ def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> Da
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     """The columns of all operators that may write dead letters."""
     # One operator keeps its columns as they are, also two of one name. Several operators share one column per name.
-    writers = [node for node in last.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)]
+    writers = [node for node in last.path() if node.may_write(DEAD_LETTERS)]
     if len(writers) == 1:
         fields: Sequence[spark.StructField] = writers[0].parents[0].schema.fields
         return fields

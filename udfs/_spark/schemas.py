@@ -73,12 +73,12 @@ def check_names(data_type: spark.DataType, who: str) -> None:
 
 
 def _name_given_twice(data_type: spark.DataType) -> str | None:
-    for struct in inside(data_type):
-        names = struct.names if isinstance(struct, spark.StructType) else []
-        for name in names:
-            if names.count(name) > 1:
-                return str(name)
-    return None
+    structs = (one for one in inside(data_type) if isinstance(one, spark.StructType))
+    return next((twice for struct in structs if (twice := _twice(struct.names)) is not None), None)
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def arrow_type_or_none(field: spark.StructField) -> Any:
@@ -151,11 +151,14 @@ def arguments(
     Without names it reads the columns called like its parameters; a function of whole rows reads all columns.
     """
     names = [field.name for field in fields]
-    takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
-    if takes_rows:
+    if spec.takes_mapping or spec.vectors == (Vector.FRAME,):
         positions = tuple(column_position(column, names) for column in columns) or tuple(range(len(names)))
         taken = [names[position] for position in positions]
-        _check_names(taken, spec.name)
+        if (twice := _twice(taken)) is not None:
+            raise FunctionError(
+                f"{spec.name} takes a row by its columns' names, and {twice!r} is there twice; name each column once, "
+                "or rename one of them"
+            )
         spec.check_keys(taken)
     elif columns:
         positions = tuple(column_position(column, names) for column in columns)
@@ -173,15 +176,6 @@ def arguments(
             )
         spec, positions = spec.with_columns(wanted), tuple(column_position(parameter, names) for parameter in wanted)
     return spec, positions
-
-
-def _check_names(names: Sequence[str], who: str) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FunctionError(
-            f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename "
-            "one of them"
-        )
 
 
 _WATERMARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {
