@@ -120,7 +120,7 @@ class ArrowOutputs:
 
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(group.names))
-            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
+            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([packed([batch])], pa.binary())]))
 
         return self._record_writer(write, min(self._rows, UNDECLARED_ROWS), layout, tag)
 
@@ -147,10 +147,12 @@ def _new_rows(name: str, written: Any) -> RowLayout:
     return RowLayout.of_new_rows(ColumnGroup.of(name, written, "value"))
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def packed(batches: Sequence[pa.RecordBatch], options: pa.ipc.IpcWriteOptions | None = None) -> bytes:
+    """Batches of one schema as a stream of Arrow."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 

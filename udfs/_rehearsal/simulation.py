@@ -156,8 +156,7 @@ def _function(call: Callable[[_Replayed], Any], places: Sequence[int]) -> Any:
     """The function of the calls, whose parameters are the call and its key of each limit by key."""
 
     async def replay(row: _Replayed, *keys: str) -> bytes:
-        result: bytes = await call(row)
-        return result
+        return await call(row)  # type: ignore[no-any-return]
 
     names = ["row", *map(_key_name, places)]
     replay.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

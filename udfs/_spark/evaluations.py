@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -41,9 +41,6 @@ from .planner import rows_node
 from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +123,7 @@ STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
 )
-Evaluated = tuple["DataFrame", Mapping[ResultPlan, int]]
+Evaluated = tuple[DataFrame, Mapping[ResultPlan, int]]
 
 
 class PersistedResults:
