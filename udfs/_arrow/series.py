@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -60,10 +59,12 @@ def _plain(value: Any) -> Any:
             return {name: _plain(item) for name, item in value.items()}
         case tuple() if names := getattr(value, "__fields__", None):  # a Row of Spark
             return {name: _plain(item) for name, item in zip(names, value, strict=True)}
-        case np.ndarray() | np.generic() if value.dtype.str.endswith("[ns]"):  # for which Python has no class
-            return value.astype(value.dtype.str.replace("[ns]", "[us]")).tolist()
+        case _ if hasattr(value, "tolist"):  # NumPy's
+            if (unit := str(getattr(value, "dtype", ""))).endswith("[ns]"):  # for which Python has no class
+                value = value.astype(unit.replace("[ns]", "[us]"))
+            return _plain(value.tolist())
         case _:
-            return _plain(value.tolist()) if hasattr(value, "tolist") else value  # NumPy's
+            return value
 
 
 def as_pandas(array: pa.Array) -> Any:
