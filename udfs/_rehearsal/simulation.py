@@ -205,7 +205,7 @@ def simulate(options: Options, model: ServiceModel, *, calls: float, share: floa
     environment = TaskEnvironment(loop, random.Random(seed))
     rows = [_Replayed(call) for call in rng.choices(model.calls, k=made)]
     names = plan.spec.parameters
-    chain: Chain
+    chain: Any = None
     stopped, is_refused = 0.0, False
 
     async def main() -> None:
