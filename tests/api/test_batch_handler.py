@@ -73,6 +73,11 @@ def test_calls_of_one_batch_overlap_with_those_of_the_next() -> None:
         (pd.Series([pd.Timestamp("2024-05-01 12:00"), pd.NaT]), [datetime.datetime(2024, 5, 1, 12), None]),
         (pd.Series([[pd.Timestamp("2024-05-01"), pd.NaT, pd.NA]]), [[datetime.datetime(2024, 5, 1), None, None]]),
         (pd.Series([pd.Timedelta(seconds=1)]), [datetime.timedelta(seconds=1)]),
+        (
+            pd.Series([np.array(["2024-05-01T12:00", "NaT"], "M8[ns]"), np.array(["2024-05-01"], "M8[D]")]),
+            [[datetime.datetime(2024, 5, 1, 12), None], [datetime.date(2024, 5, 1)]],
+        ),
+        (pd.Series([{"took": np.timedelta64(1, "s").astype("m8[ns]")}]), [{"took": datetime.timedelta(seconds=1)}]),
         (pd.Series([datetime.date(2024, 5, 1)]), [datetime.date(2024, 5, 1)]),
         (pd.DataFrame({"a": [1, None], "b": ["x", None]}), [{"a": 1.0, "b": "x"}, {"a": None, "b": None}]),
         (pd.Series(["x", "y"], dtype="category"), ["x", "y"]),

@@ -10,8 +10,9 @@ import redis.asyncio as redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import CircuitBreaker
+from asyncudf import Budget, CircuitBreaker
 from asyncudf._errors.call_outcome import CallOutcome
+from asyncudf._limits.budget import CALLS
 from asyncudf._limits.coordinator import Coordinator, TaskLink
 from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
 from asyncudf._limits.health import SharedHealth
@@ -105,9 +106,9 @@ async def test_a_query_without_anything_to_tell_leaves_little(server: Server) ->
         for one in (health, failures, spending):
             await one.close()  # type: ignore[attr-defined]
         left = await time_to_live(client, space)
-        assert sorted(left) == ["calls", "examples", "failures", "pace", "parts"]
+        assert sorted(left) == ["budget", "examples", "failures", "pace", "parts"]
         assert max(left["examples"], left["failures"]) <= 15 * 60_000
-        assert left["calls"] <= 60 * 60_000
+        assert left["budget"] <= 60 * 60_000
         (example,) = await client.lrange(connection.key("examples", "x"), 0, -1)
         assert len(example) == 200
 
@@ -153,7 +154,7 @@ async def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, m
 
 
 def budget_of(link: TaskLink, total: float = 5) -> SharedBudget:
-    return SharedBudget(link, [link.coordinator.key("calls", "x"), link.coordinator.key("holders", "x")], total)
+    return SharedBudget(link, "x", Budget(total, CALLS))
 
 
 class Asked:

@@ -153,7 +153,7 @@ def test_it_tells_failures_from_chance_as_the_breaker_of_one_task(
         sign = DOWN if rng.random() < shares[number >= 150] else UP
         breaker.ended(breaker.admit(0.0) or 0, sign, 0.0)
         told("a", 0.0, "f" if sign is DOWN else "s")
-        assert (told.since is not None, told.is_in_doubt) == (breaker.open_since is not None, breaker.is_in_doubt())
+        assert (told.since is not None, told.is_in_doubt) == (breaker.open_since is not None, breaker.is_in_doubt)
         if told.since is not None:
             break
     scripts.close()

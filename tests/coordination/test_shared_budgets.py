@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
+from asyncudf._limits.budget import CALLS
 from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.shared_budget import BUDGET_LEASE, KEEP_NAMED, SharedBudget
+from asyncudf._limits.shared_budget import BUDGET_LEASE, SharedBudget
 from asyncudf._stores.ledgers import Ledger, ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own
@@ -22,8 +23,7 @@ pytestmark = pytest.mark.services
 
 
 def budget_of(link: TaskLink, total: float, ledger: Ledger | None = None) -> SharedBudget:
-    keys = [link.coordinator.key("budget", "x"), link.coordinator.key("holders", "x")]
-    return SharedBudget(link, keys, total, is_settled=True, ledger=ledger)
+    return SharedBudget(link, "x", Budget(total), ledger)
 
 
 async def spend_all(budget: SharedBudget, woken: asyncio.Event, rng: random.Random) -> float:
@@ -210,11 +210,10 @@ async def test_no_call_begins_before_the_ledger_is_written(connection: OnGivenTi
 
 async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) -> None:
     """It was forgotten after an hour, and then spent again."""
+    named = Budget(3.0, CALLS, name=space_of_its_own())
     for number, expected in enumerate([True, False]):
         woken = asyncio.Event()
-        link = linked(connection, f"t{number}", woken.set)
-        keys = [link.coordinator.key("budget", "x"), link.coordinator.key("holders", "x")]
-        budget = SharedBudget(link, keys, 3.0, keep=KEEP_NAMED)
+        budget = SharedBudget(linked(connection, f"t{number}", woken.set), f"{named.name}:{CALLS}", named)
         assert await reserve(budget, woken, 2.0) is expected
         await budget.close()
         await asyncio.sleep(12 * 3600)

@@ -23,7 +23,7 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     ).options
     operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0))
     service = Service(operator, options, SimpleNamespace(), async_pandas_udf(weather).spec)  # type: ignore[arg-type]
-    shared: Any = SimpleNamespace(open_since=None, is_in_doubt=lambda: False)
+    shared: Any = SimpleNamespace(open_since=None, is_in_doubt=False)
     service.share(shared)
     held, row, failure = service.held_failures, Row(), Failure(ConnectionError())
     assert held is not None

@@ -154,6 +154,10 @@ def field(name: str, spark_type: Any, nullable: bool = True) -> dict[str, Any]:
         ("a: int", {"type": "struct", "fields": [field("a", "integer")]}),
         ("date date", {"type": "struct", "fields": [field("date", "date")]}),
         ("a int not null", {"type": "struct", "fields": [field("a", "integer", False)]}),
+        (
+            "a int comment 'of b'",
+            {"type": "struct", "fields": [{**field("a", "integer"), "metadata": {"comment": "of b"}}]},
+        ),
         ("struct<`a b`: int>", {"type": "struct", "fields": [field("a b", "integer")]}),
         ("interval day to second", "interval day to second"),
         ("INTERVAL YEAR", "interval year"),
@@ -201,12 +205,21 @@ def test_each_simple_type_is_read_by_the_name_that_spark_gives_it(declared: spar
 ODD_DDL = [
     "interval day to month",
     "interval second to day",
+    "interval day to day",
     "interval",
     "char",
     "char(x)",
     "time(",
     "time(7)",
     "string collate x",
+    "decimal(5, 6)",
+    "array<int, int>",
+    "map<int>",
+    "'a' int",  # these two are no names
+    "struct<1: int>",
+    "a int,, b int",
+    ", int",
+    "a int comment b",
 ]
 
 
@@ -239,6 +252,7 @@ class TestWhatSparkRefusesTheTestKitRefuses:
         ("interval year to month", r"interval year to month, which .*; declare int, the number of months"),
         ("strnig", r"'strnig' is no type that can be read without a Spark session; make one first, or correct it"),
         ("a int, b", r"'a int, b' is no type"),
+        ("'a' int", r"\"'a' int\" is no type"),
     ]
 
     @pytest.mark.parametrize(("declared", "said"), REFUSED)

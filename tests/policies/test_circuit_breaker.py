@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf import AsyncTimeoutError, CircuitBreaker, OptionError
+from asyncudf import AsyncTimeoutError, CircuitBreaker, FatalError, OptionError
+from asyncudf._engine.calls.attempt import Attempt
 from asyncudf._errors.call_outcome import CallOutcome
 from asyncudf._errors.failure import Failure
+from asyncudf._limits.breaker import BreakerGate
 from asyncudf._limits.circuit_breaker import Breaker
 from tests.kit.limited import ThrottledError
 
@@ -163,12 +165,15 @@ def test_calls_that_began_before_it_opened_change_nothing(late: CallOutcome) -> 
 
 def test_it_gives_up_after_max_open() -> None:
     """Counted from when it opened, through all probes that fail, and anew once the service has answered."""
-    breaker = opened(CircuitBreaker(open_for=10.0, max_open=25.0))
+    options, attempt = CircuitBreaker(open_for=10.0, max_open=25.0), Attempt([])
+    gate = BreakerGate(options, "ask", str)
+    gate.breaker = breaker = opened(options)
     breaker.ended(admitted(breaker, 10.0), DOWN, 11.0)
-    assert not breaker.has_given_up(24.9)
-    assert breaker.has_given_up(25.0)
+    assert gate.wait(attempt, 24.9) == 0.0
+    with pytest.raises(FatalError, match="the service of ask has given no answer for 25 s, the max_open"):
+        gate.wait(attempt, 25.0)
     breaker.ended(admitted(breaker, 25.0), UP, 25.0)
-    assert not breaker.has_given_up(99.0)
+    assert gate.wait(attempt, 99.0) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from([*CallOutcome]), st.booleans()), max_size=80))

@@ -59,8 +59,12 @@ def _plain(value: Any) -> Any:
             return {name: _plain(item) for name, item in value.items()}
         case tuple() if names := getattr(value, "__fields__", None):  # a Row of Spark
             return {name: _plain(item) for name, item in zip(names, value, strict=True)}
+        case _ if hasattr(value, "tolist"):  # NumPy's
+            if (unit := str(getattr(value, "dtype", ""))).endswith("[ns]"):  # for which Python has no class
+                value = value.astype(unit.replace("[ns]", "[us]"))
+            return _plain(value.tolist())
         case _:
-            return _plain(value.tolist()) if hasattr(value, "tolist") else value  # NumPy's
+            return value
 
 
 def as_pandas(array: pa.Array) -> Any:

@@ -175,7 +175,8 @@ class Chain:
         self._sampler = Sampler(environment, [*self.counted.values()])
         self._markers = None
         if plan.latency_interval is not None:
-            self._markers = _LatencyMarkers(environment, plan.latency_interval, made.upstream())
+            loop, partition = environment.loop, environment.partition
+            self._markers = _LatencyMarkers(loop, partition, plan.latency_interval, made.upstream())
 
     def feed(self, elements: Iterable[InputElement]) -> None:
         if isinstance(elements, InputBatch):
@@ -308,24 +309,19 @@ def _names(plan: ChainPlan) -> dict[StreamNode, str]:
     return names
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _LatencyMarkers:
     """Puts a latency marker into the chain at each interval, which is in seconds."""
 
-    # _upstream: each operator that can hold back rows, with those that push rows to it
+    # upstream: each operator that can hold back rows, with those that push rows to it
     # _due: when the last marker was due; _timer: for the next one
 
-    def __init__(
-        self,
-        environment: TaskEnvironment,
-        interval: float,
-        upstream: Mapping[BufferedOperator, Sequence[BufferedOperator]],
-    ) -> None:
-        self._loop = environment.loop
-        self._partition = environment.partition
-        self._interval = interval
-        self._upstream = upstream
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+    loop: asyncio.AbstractEventLoop
+    partition: int
+    interval: float
+    upstream: Mapping[BufferedOperator, Sequence[BufferedOperator]]
+    _timer: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
+    _due = 0.0
 
     @property
     def have_begun(self) -> bool:
@@ -333,7 +329,7 @@ class _LatencyMarkers:
 
     def begin(self, elements: Iterable[InputElement]) -> Iterator[InputElement]:
         """The first batch, with a marker behind its first row: before it there is nothing to wait for."""
-        self._due = self._loop.time()
+        self._due = self.loop.time()
         first = self._marker()
         rest = iter(elements)
         return chain(islice(rest, 1), [first], rest)
@@ -344,17 +340,17 @@ class _LatencyMarkers:
 
     def _marker(self) -> LatencyMarker:
         """The marker that is due. The next one comes an interval later, however long the loop is held up."""
-        due = min(self._due, self._loop.time())  # a timer may fire a hair before its time
-        self._due += self._interval
-        call_at = getattr(self._loop, "call_beside", self._loop.call_at)  # on the virtual clock
+        due = min(self._due, self.loop.time())  # a timer may fire a hair before its time
+        self._due += self.interval
+        call_at = getattr(self.loop, "call_beside", self.loop.call_at)  # on the virtual clock
         self._timer = call_at(self._due, self._insert)
-        return LatencyMarker(due, "source", self._partition)
+        return LatencyMarker(due, "source", self.partition)
 
     def _insert(self) -> None:
         """Put the next marker in front of the rows that wait: it measures how long a row would take from now on."""
         # Where the head has passed on its last row those behind it may have long to go: they get the marker themselves.
         marker = self._marker()
-        for operator, before in self._upstream.items():
+        for operator, before in self.upstream.items():
             if all(one.has_finished for one in before):
                 operator.insert(marker)
 

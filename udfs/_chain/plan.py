@@ -118,6 +118,10 @@ class StreamNode:
     layout: RowLayout  # of its rows
     schema: Any  # the same as a Spark StructType, for planning
 
+    def may_write(self, tag: OutputTag) -> bool:
+        """Whether its operator may write to a side output."""
+        return self.factory is not None and self.factory.may_write(tag)
+
     def path(self) -> Iterator[StreamNode]:
         """The node and all before it, each once, each after the nodes that it reads."""
         seen: set[StreamNode] = set()

@@ -95,12 +95,12 @@ class ArrowOutputs:
     def outputs(self, node: StreamNode) -> Iterator[Output]:
         for result in self._encoders:
             if result.undeclared:
-                if node in self._paths[result.node] and node.factory is not None and node.factory.may_write(ANY_TAG):
+                if node in self._paths[result.node] and node.may_write(ANY_TAG):
                     yield _UndeclaredOutput(partial(self._undeclared_writer, result))
             elif result.tag is None:
                 if result.node is node:
                     yield self._writer(node.layout, result)
-            elif node.factory is not None and node in self._paths[result.node] and node.factory.may_write(result.tag):
+            elif node in self._paths[result.node] and node.may_write(result.tag):
                 yield self._writer(_side_layout(node, result.tag, result.written), result)
 
     def _writer(self, layout: RowLayout, result: ResultPlan) -> RecordWriterOutput:
@@ -120,7 +120,7 @@ class ArrowOutputs:
 
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(group.names))
-            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([_packed(batch)], pa.binary())]))
+            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([packed([batch])], pa.binary())]))
 
         return self._record_writer(write, min(self._rows, UNDECLARED_ROWS), layout, tag)
 
@@ -132,9 +132,7 @@ def without_rows(results: Sequence[ResultPlan], source: pa.Schema) -> pa.RecordB
     if result.tag is None and not result.undeclared:
         layout = result.node.layout
     elif result.tag == DEAD_LETTERS:
-        writers = (
-            node for node in result.node.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)
-        )
+        writers = (node for node in result.node.path() if node.may_write(DEAD_LETTERS))
         layout = next((_side_layout(node, DEAD_LETTERS, None) for node in writers), layout)
     return encoders_of(results)[0](_arranged(layout, result.struct_type, layout.no_rows(source)))
 
@@ -149,10 +147,12 @@ def _new_rows(name: str, written: Any) -> RowLayout:
     return RowLayout.of_new_rows(ColumnGroup.of(name, written, "value"))
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def packed(batches: Sequence[pa.RecordBatch], options: pa.ipc.IpcWriteOptions | None = None) -> bytes:
+    """Batches of one schema as a stream of Arrow."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 

@@ -10,7 +10,7 @@ import inspect
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -94,6 +94,11 @@ def several(value: Any, name: str, kind: type[T], example: str) -> tuple[T, ...]
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, kind) for one in given):
         raise OptionError(f"{name} must be {example}, or a list of them, not {safe_repr(value)}")
     return tuple(given)
+
+
+def twice(names: Sequence[T]) -> T | None:
+    """The first name that is there more than once."""
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def check_cost(value: Any, name: str, example: str) -> None:

@@ -66,37 +66,23 @@ def fault_of(error: BaseException) -> TaskFault | None:
 def advice(fault: TaskFault, capacity: int | None = None) -> str:
     """What to do about a fault of a task that may have `capacity` calls in flight."""
     calls, asked = ("capacity", "") if capacity is None else (f"capacity={capacity}", f" --capacity {capacity}")
-    match fault:
-        case TaskFault.LOOP:
-            return (
-                "A client, lock or future of another event loop was used, and each task has a loop of its own: make it "
-                "per task, with resources= or in AsyncFunction.open"
-            )
-        case TaskFault.PATCH:
-            return (
-                "A library changes the event loop, which cannot be done with uvloop: give the function "
-                "loop='asyncio', or do without the library, as an async def can await"
-            )
-        case TaskFault.RUN:
-            return (
-                "An event loop was run, or looked for, where it cannot be: an async def runs on one, so await the "
-                "coroutine; a plain def runs in a thread without one, so use asyncio.run"
-            )
-        case TaskFault.SIGNAL:
-            return (
-                "Signals are of the main thread, and calls run in others: in place of an alarm give timeout= or "
-                "attempt_timeout="
-            )
-        case TaskFault.FILES:
-            return (
-                f"The worker may open no more files{_limit()}, and each call in flight that uses HTTP holds a socket: "
-                f"lower {calls}, or raise the limit; python -m asyncudf doctor{asked} checks a machine"
-            )
-        case TaskFault.THREADS:
-            return (
-                "The worker may start no more threads, and each call in flight of a plain def or of asyncio.to_thread "
-                f"runs in one: lower {calls}, or raise {THREAD_LIMITS}"
-            )
+    return _ADVICE[fault].format(calls=calls, asked=asked, limit=_limit())
+
+
+_ADVICE = {
+    TaskFault.LOOP: "A client, lock or future of another event loop was used, and each task has a loop of its own: "
+    "make it per task, with resources= or in AsyncFunction.open",
+    TaskFault.PATCH: "A library changes the event loop, which cannot be done with uvloop: give the function "
+    "loop='asyncio', or do without the library, as an async def can await",
+    TaskFault.RUN: "An event loop was run, or looked for, where it cannot be: an async def runs on one, so await the "
+    "coroutine; a plain def runs in a thread without one, so use asyncio.run",
+    TaskFault.SIGNAL: "Signals are of the main thread, and calls run in others: in place of an alarm give timeout= or "
+    "attempt_timeout=",
+    TaskFault.FILES: "The worker may open no more files{limit}, and each call in flight that uses HTTP holds a socket: "
+    "lower {calls}, or raise the limit; python -m asyncudf doctor{asked} checks a machine",
+    TaskFault.THREADS: "The worker may start no more threads, and each call in flight of a plain def or of "
+    f"asyncio.to_thread runs in one: lower {{calls}}, or raise {THREAD_LIMITS}",
+}
 
 
 def errnos_of(error: Any) -> Sequence[int]:

@@ -33,15 +33,17 @@ class BreakerGate(Gate):
         self._probe: int | None = None
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
-        if self.breaker.has_given_up(now):  # first, for there may always be one more call to probe with
+        since = self.breaker.open_since
+        # First, for there may always be one more call to probe with.
+        if since is not None and now - since >= self._max_open:
             error = FatalError(self._given_up())
             error.option = "breaker"
             raise error
         wait = self.breaker.wait(now)
         if wait == 0.0:
             return wait
-        assert self.breaker.open_since is not None
-        end = max(TIME_ROUNDING, self.breaker.open_since + self._max_open - now)  # not 0.0, which lets a call begin
+        assert since is not None
+        end = max(TIME_ROUNDING, since + self._max_open - now)  # not 0.0, which lets a call begin
         return end if wait is None else min(wait, end)
 
     def _given_up(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .._errors.call_outcome import CallOutcome
-from .._errors.checks import Seconds, amount, check_cost, check_settle, given_number, several, text
+from .._errors.checks import Seconds, amount, check_cost, check_settle, given_number, several, text, twice
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.failure import Failure
 from .._errors.figures import amount_
@@ -17,6 +17,11 @@ from .._stores.key_ledgers import Window
 from .by_key import Key, by_label, key_names
 from .gate import Aside, AskingAttempt, Gate
 from .windows import WHOLE_TIME, Windows, checked_per, per_label
+
+if TYPE_CHECKING:
+    from .key_amounts import KeyAmount
+    from .keyed_budget import KeyedBudget
+    from .shared_budget import SharedBudget
 
 CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats
@@ -110,13 +115,11 @@ class Budget:
     def all_of(cls, value: Any, name: str) -> tuple[Budget, ...]:
         """What the option `budget=` accepts: None, one budget or several."""
         given = several(value, name, cls, "a Budget, such as Budget(20, reserve=lambda text: 0.002)")
-        labels = [one.name or one.unit for one in given]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise OptionError(
-                    f"{name} has two budgets called {safe_repr(label)}, by their name or unit: give each a name of its "
-                    "own, or write one budget"
-                )
+        if (label := twice([one.name or one.unit for one in given])) is not None:
+            raise OptionError(
+                f"{name} has two budgets called {safe_repr(label)}, by their name or unit: give each a name of its "
+                "own, or write one budget"
+            )
         return given
 
     def reservation_of(self, arguments: Sequence[Any]) -> float:
@@ -145,12 +148,19 @@ def budget_label(budget: Budget) -> str:
     return f"{amount_(budget.amount)} {budget.unit}{per}{by}{named}"
 
 
-# What a task reserves from: `TaskBudget` if it is the whole job; else `SharedBudget`, or a `KeyAmount` where there are
-# windows or keys.
+# What a task reserves from: the last of them where there are windows or keys, the first if the task is the whole job.
+SharedAmount: TypeAlias = "TaskBudget | SharedBudget | KeyAmount"
+Amounts: TypeAlias = "TaskAmounts | SharedBudget | KeyedBudget"  # of a budget: one for each key, in the window of now
 
 
 class TaskBudget:
-    """The budget of a task that is the whole job; where it `is_settled`, what is reserved may come back."""
+    """The budget of a task that is the whole job.
+
+    Attributes:
+        is_settled: whether what is reserved may come back.
+        is_newly_spent: the next call that it turns away is the first, of those of all tasks.
+        told: when `spent_by_all` was told, by the clock of who told it; 0: the task is alone.
+    """
 
     # _spent + _reserved <= _total, but for attempts that cost more than they reserved
 
@@ -184,46 +194,12 @@ class TaskBudget:
 
     @property
     def spent_by_all(self) -> float:
-        """What all tasks have spent, as far as it is known."""
+        """What all tasks have spent `during` the window, as far as it is known."""
         return self._spent
 
 
 # Without reserve=, attempts whose costs nobody says would reserve nothing, and the budget would hold none of them back.
 MOST_UNTOLD = 5
-
-
-class SharedAmount(Protocol):
-    """What is left of a budget, or of it in one window for one key: see `TaskBudget` and `SharedBudget`.
-
-    `is_newly_spent`: the next call that it turns away is the first, of those of all tasks. `spent_by_all` is what all
-    have spent `during` its window, as it was `told`, by the clock of who told it; 0: the task is alone.
-    """
-
-    is_newly_spent: bool
-
-    @property
-    def during(self) -> Window: ...
-    @property
-    def told(self) -> float: ...
-
-    def ask(self, need: float) -> bool: ...
-    def is_spent(self, need: float) -> bool: ...
-    def reserve(self, need: float) -> None: ...
-    def settle(self, reserved: float, cost: float) -> None: ...
-    @property
-    def spent_by_all(self) -> float: ...
-
-
-class Amounts(Protocol):
-    """The amounts of a budget: one for each key, in the window of now; `is_settled`: what is reserved may come back."""
-
-    is_settled: bool
-
-    def of(self, key: Key) -> SharedAmount: ...
-    @property
-    def window(self) -> Window: ...
-    @property
-    def seconds_left(self) -> float | None: ...  # after which there is another window; None: there is none
 
 
 class TaskAmounts:
@@ -247,6 +223,7 @@ class TaskAmounts:
 
     @property
     def seconds_left(self) -> float | None:
+        """After which there is another window; None: there is none."""
         return self.window.left(self._time())
 
 

@@ -169,7 +169,7 @@ class Breaker:
 
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
-        self._open_for, self._max_open = options.times
+        self._open_for, _ = options.times
         self._failed: deque[bool] = deque(maxlen=WINDOWS_KEPT * options.window)
         self._ticket = 0
         self._is_probing = False
@@ -214,10 +214,7 @@ class Breaker:
     def _try_later(self, now: float) -> None:
         self._probe_at = now + (self._open_for if self._options.is_dead(self._failed) else 0.0)
 
+    @property
     def is_in_doubt(self) -> bool:
         """Whether more calls fail than chance explains, but too few to open the breaker."""
         return self._options.doubts(self._failed)
-
-    def has_given_up(self, now: float) -> bool:
-        """Whether it has been open for `max_open` seconds, so that the task must fail."""
-        return self.open_since is not None and now - self.open_since >= self._max_open

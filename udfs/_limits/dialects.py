@@ -49,16 +49,13 @@ class Dialect:
         per: seconds of the period of its limits, unless the user or the answers say otherwise.
         refills: what was used comes back bit by bit, not at the reset.
         spreads: the reset is the end of a window, over which the rest is spread.
+        units: those that it has; empty if any may be asked for.
     """
 
     per: float = MINUTE
     refills: bool = False
     spreads: bool = False
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Those that it has; empty if any may be asked for."""
-        return ()
+    units: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
     def read(self, headers: Headers, unit: str, period: float) -> Reading:
         """What these headers tell of a unit, in a period of so many seconds where they do not say it."""
@@ -69,15 +66,11 @@ class Dialect:
 class Named(Dialect):
     """One header for each number, of each unit."""
 
-    names: Mapping[str, tuple[str, str, str]] = dataclasses.field(kw_only=True)  # limit, what is left, reset
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        return tuple(self.names)
+    header: str = dataclasses.field(kw_only=True)  # its name, with the `{part}` and the `{unit}`
 
     def read(self, headers: Headers, unit: str, period: float) -> Reading:
-        given = {key: (name, headers.get(name)) for key, name in zip(PARTS, self.names[unit], strict=False)}
-        return _reading(given, headers, period)
+        names = {part: self.header.format(part=part, unit=unit.replace("_", "-")) for part in PARTS[:3]}
+        return _reading({part: (name, headers.get(name)) for part, name in names.items()}, headers, period)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,26 +201,16 @@ def _time(value: Any) -> float:
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _openai(unit: str) -> tuple[str, str, str]:
-    return f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}", f"x-ratelimit-reset-{unit}"
-
-
-def _anthropic(unit: str) -> tuple[str, str, str]:
-    name = f"anthropic-ratelimit-{unit.replace('_', '-')}"
-    return f"{name}-limit", f"{name}-remaining", f"{name}-reset"
-
-
-TOKENS = ("tokens", "input_tokens", "output_tokens")
 DIALECTS: Mapping[str, Dialect] = {
-    "openai": Named(refills=True, names={unit: _openai(unit) for unit in (REQUESTS, "tokens")}),
-    "anthropic": Named(refills=True, names={unit: _anthropic(unit) for unit in (REQUESTS, *TOKENS)}),
-    "github": Named(
-        HOUR, spreads=True, names={REQUESTS: ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")}
+    "openai": Named(refills=True, units=(REQUESTS, "tokens"), header="x-ratelimit-{part}-{unit}"),
+    "anthropic": Named(
+        refills=True,
+        units=(REQUESTS, "tokens", "input_tokens", "output_tokens"),
+        header="anthropic-ratelimit-{unit}-{part}",
     ),
+    "github": Named(HOUR, spreads=True, units=(REQUESTS,), header="x-ratelimit-{part}"),
     "ietf": Ietf(),
 }
-
-
 Source = Literal["openai", "anthropic", "github", "ietf"] | Callable[[Headers], Mapping[str, Any] | None]
 
 

@@ -123,6 +123,7 @@ class SharedHealth(PeriodicTask):
 
     # accepted: when a call of this task was accepted for the last time, which the refusal gate sets
     # accepted_elsewhere: the same of any task, as far as it is known
+    # is_in_doubt: as that of a `Breaker`, as of the last answer
     # replied: called when the coordinator has answered
     # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
     # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes
@@ -134,11 +135,10 @@ class SharedHealth(PeriodicTask):
         super().__init__(link, [link.coordinator.key("health", name)])
         self._has_breaker = breaker is not None
         self._options = breaker or CircuitBreaker()
-        _, self._max_open = self._options.times
         self._ticket = 0
         self._outcomes = self._probe_end = ""
         self._probe = Probe.NONE
-        self._wants_to_try = self._is_in_doubt = False
+        self._wants_to_try = self.is_in_doubt = False
         self._probe_at = 0.0
         self.open_since: float | None = None
         self.paused_until: float | None = None
@@ -171,13 +171,6 @@ class SharedHealth(PeriodicTask):
             self._outcomes = (self._outcomes + LETTERS[outcome])[-self._options.window :]
             if outcome is CallOutcome.DOWN:
                 self._poke()
-
-    def is_in_doubt(self) -> bool:
-        """Whether more calls fail than chance explains, but too few to open the breaker, as of the last answer."""
-        return self._is_in_doubt
-
-    def has_given_up(self, now: float) -> bool:
-        return self.open_since is not None and now - self.open_since >= self._max_open
 
     def pause(self, until: float) -> None:
         """The service has asked all callers to wait until then."""
@@ -236,6 +229,6 @@ class SharedHealth(PeriodicTask):
         asked = time.ours(float(pause)) if float(pause) > float(said) else -math.inf
         self.paused_until = max(self.paused_until or -math.inf, asked)
         self.accepted_elsewhere = time.ours(float(accepted))
-        self._is_in_doubt = self._options.doubts([outcome == "f" for outcome in reversed(seen)])
+        self.is_in_doubt = self._options.doubts([outcome == "f" for outcome in reversed(seen)])
         self.replied()
         self._link.wake()

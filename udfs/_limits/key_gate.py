@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from .by_key import Key
 from .gate import Aside, AskingAttempt, Gate, LimitKey
 from .rate_limit import Bucket, LimitTime, RateLimit, limit_label
+from .shared_keys import SharedKeys
 
 FEW = 1_000  # keys: whether fewer are still in use is not looked at
-
-
-class KeyPermits(Protocol):
-    """The permits of each key: `OwnKeys` of a task, or `SharedKeys` of all tasks.
-
-    `is_full`: no other key may be asked for now; the task is woken when one may.
-    """
-
-    @property
-    def is_full(self) -> bool: ...
-
-    def due(self, key: Key, cost: float, now: float, calls: int) -> float | None:
-        """When a call of this cost may begin; None if that is not known yet: its key is woken then.
-
-        Args:
-            calls: of the key that wait, with this one.
-        """
-
-    def use(self, key: Key, cost: float, now: float) -> None:
-        """Take them, now that they are due."""
-
-    def give_back(self, key: Key, permits: float, now: float) -> None:
-        """A call has not used so many of those that it took; less than 0 if it has used more."""
 
 
 class KeyGate(Gate):
@@ -45,7 +22,9 @@ class KeyGate(Gate):
         waiting: how many attempts of a key are aside.
     """
 
-    def __init__(self, limit: RateLimit, place: int, permits: KeyPermits, waiting: Callable[[LimitKey], int]) -> None:
+    def __init__(
+        self, limit: RateLimit, place: int, permits: OwnKeys | SharedKeys, waiting: Callable[[LimitKey], int]
+    ) -> None:
         self.limit = limit_label(limit)
         self.limits = [self.limit]
         self.place = place
@@ -110,7 +89,10 @@ class KeyTimes:
 
 
 class OwnKeys:
-    """The permits of each key in a task that shares them with no other: a `Bucket` for each."""
+    """The permits of each key in a task that shares them with no other: a `Bucket` for each; else `SharedKeys`.
+
+    `is_full`: no other key may be asked for now; the task is woken when one may.
+    """
 
     is_full = False
 
@@ -118,13 +100,20 @@ class OwnKeys:
         self._limit, self._times = limit, times
         times.use_for(limit)
 
-    def due(self, key: Key, cost: float, now: float, calls: int) -> float:
+    def due(self, key: Key, cost: float, now: float, calls: int) -> float | None:
+        """When a call of this cost may begin; None if that is not known yet: its key is woken then.
+
+        Args:
+            calls: of the key that wait, with this one.
+        """
         return self._bucket(key, now).due(cost, now)
 
     def use(self, key: Key, cost: float, now: float) -> None:
+        """Take them, now that they are due."""
         self._bucket(key, now).use(cost, now)
 
     def give_back(self, key: Key, permits: float, now: float) -> None:
+        """A call has not used so many of those that it took; less than 0 if it has used more."""
         self._bucket(key, now).use(-permits, now)
 
     def _bucket(self, key: Key, now: float) -> Bucket:

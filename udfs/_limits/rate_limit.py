@@ -20,6 +20,7 @@ from .._errors.checks import (
     seconds,
     several,
     text,
+    twice,
     unknown_name,
 )
 from .._errors.exceptions import OptionError
@@ -163,13 +164,11 @@ class RateLimit:
     def all_of(cls, value: Any, name: str) -> tuple[RateLimit, ...]:
         """What the option `rate_limit=` accepts: None, one limit or several."""
         given = several(value, name, cls, "a RateLimit, such as RateLimit(100, per='second')")
-        names = [one.name for one in given if one.name is not None]
-        for one in names:
-            if names.count(one) > 1:
-                raise OptionError(
-                    f"{name} has two limits of the name {safe_repr(one)}, which are one and the same: give each a name "
-                    "of its own, or write one limit whose cost is that of both"
-                )
+        if (one := twice([one.name for one in given if one.name is not None])) is not None:
+            raise OptionError(
+                f"{name} has two limits of the name {safe_repr(one)}, which are one and the same: give each a name of "
+                "its own, or write one limit whose cost is that of both"
+            )
         return given
 
     @property

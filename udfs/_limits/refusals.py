@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from .._errors.answers import Refusal
@@ -17,6 +18,7 @@ CLOCKS_APART = 0.1  # seconds by which the clocks of two tasks may differ
 NEWS_WITHIN = 5.0  # seconds after which a task knows at the latest that calls of another were accepted
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RefusalGate(Gate):
     """Refusals: all calls pause, or begin at a pace, when there is evidence that the service needs it.
 
@@ -26,27 +28,23 @@ class RefusalGate(Gate):
 
     # shared: what the other tasks know; None: this task has no coordinator
 
-    def __init__(
-        self,
-        task: CallingTask,
-        slots: Slots,
-        *,
-        longest_wait: float,
-        patience: float,
-        timeout: float | None,
-        redacted: bool,
-    ) -> None:
-        self._task = task
-        self._slots = slots
-        self._longest, self._patience, self._timeout, self._redacted = longest_wait, patience, timeout, redacted
-        self.throttle = Throttle(task.counters.clock())
-        self.for_good = RefusedForGood(patience)
-        self.shared: SharedHealth | None = None
+    task: CallingTask
+    slots: Slots
+    _: dataclasses.KW_ONLY
+    longest_wait: float
+    patience: float
+    timeout: float | None
+    redacted: bool
+    shared: SharedHealth | None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.throttle = Throttle(self.task.counters.clock())
+        self.for_good = RefusedForGood(self.patience)
 
     def share(self, shared: SharedHealth) -> None:
         """From now on the tasks of the job share what they know."""
         self.shared = shared
-        self.for_good = RefusedForGood(self._patience + NEWS_WITHIN)
+        self.for_good = RefusedForGood(self.patience + NEWS_WITHIN)
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
         if self.shared is not None:
@@ -54,7 +52,7 @@ class RefusalGate(Gate):
                 return None
             if until > now + CLOCKS_APART and until > self.throttle.until + CLOCKS_APART:
                 self.throttle.pause(until, now)
-        return self.throttle.wait(self._slots.in_flight, now)
+        return self.throttle.wait(self.slots.in_flight, now)
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         self.throttle.began(now)
@@ -83,22 +81,22 @@ class RefusalGate(Gate):
     def _may_end(self, refusal: Refusal, began: float, now: float, failure: Failure) -> None:
         """A call was refused: end the task if the service refuses for good."""
         for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
-        answers = self._task.counters.calls_answered
+        answers = self.task.counters.calls_answered
         for_good.refused(now + refusal.seconds, began, now, answers=answers, elsewhere=elsewhere)
-        if for_good.is_for_good(began) and for_good.is_for_good(self._slots.oldest):
-            self._task.fail(FatalError(self._given_up(failure)))
+        if for_good.is_for_good(began) and for_good.is_for_good(self.slots.oldest):
+            self.task.fail(FatalError(self._given_up(failure)))
 
     def _given_up(self, failure: Failure) -> str:
         status, wait = failure.answer.status, failure.answer.wait
-        takes = "as long as a row may take" if self._patience == self._timeout else "as long as it may"
+        takes = "as long as a row may take" if self.patience == self.timeout else "as long as it may"
         said = [] if status is None else [f"status {status}"]
         said.append("no wait asked" if wait is None else f"asks to wait {wait:g} s")
         return (
-            f"the service of {self._task.name} has refused all calls for {self._patience:g} s, {takes}; the last "
-            f"with {error_text(failure.error, redacted=self._redacted)} ({', '.join(said)}). Results in a store= are "
+            f"the service of {self.task.name} has refused all calls for {self.patience:g} s, {takes}; the last "
+            f"with {error_text(failure.error, redacted=self.redacted)} ({', '.join(said)}). Results in a store= are "
             "kept: run the job again when the service accepts calls"
         )
 
     def refusal_of(self, failure: Failure | None) -> Refusal | None:
         """The refusal in a failure, with its wait capped; None if there is none."""
-        return None if failure is None else failure.refusal(self._longest)
+        return None if failure is None else failure.refusal(self.longest_wait)

@@ -12,7 +12,7 @@ from .budget import Budget
 from .by_key import Key
 from .coordinator import TaskLink
 from .keyed_budget import KeyedBudget
-from .shared_budget import KEEP_CALLS, KEEP_NAMED, SharedBudget
+from .shared_budget import SharedBudget
 
 
 @contextlib.asynccontextmanager
@@ -23,8 +23,7 @@ async def shared_amounts(
 
     The store keeps what was spent of a budget with a name; `wake_key` is called when calls of a key may begin.
     """
-    is_named = budget.name is not None  # then it is that of all who use the name
-    store = store if is_named else None
+    store = None if budget.name is None else store
     amounts: SharedBudget | KeyedBudget
     async with contextlib.AsyncExitStack() as stack:
         if budget.is_divided:
@@ -32,10 +31,6 @@ async def shared_amounts(
             keys_ledger = await stack.enter_async_context(key_ledger_of(store, name))
             amounts = KeyedBudget(link, name, budget, keys_ledger, wake_key)
         else:
-            ledger = await stack.enter_async_context(ledger_of(store, name))
-            keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
-            keep = KEEP_NAMED if is_named else KEEP_CALLS
-            settled = budget.is_settled
-            amounts = SharedBudget(link, keys, budget.amount, is_settled=settled, ledger=ledger, keep=keep)
+            amounts = SharedBudget(link, name, budget, await stack.enter_async_context(ledger_of(store, name)))
         stack.push_async_callback(amounts.close)
         yield amounts

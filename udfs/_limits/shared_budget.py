@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from .._errors.exceptions import FatalError
 from .._errors.safe import type_name, without_secrets
 from .._stores.ledgers import Ledger
+from .budget import Budget
 from .coordinator import (
     ANSWER,
     FIRST_PAUSE,
@@ -129,10 +130,8 @@ class SharedBudget(PeriodicTask):
     cannot: after a minute what it had reserved and held counts as spent, for it may have been.
 
     Args:
-        keys: of the budget, on the server.
-        is_settled: whether what is reserved may come back, when an attempt ends.
+        name: under which tasks share it.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
-        keep: milliseconds for which the budget outlives its last use.
     """
 
     is_newly_spent = False  # only keys are counted
@@ -151,18 +150,12 @@ class SharedBudget(PeriodicTask):
     # _before: what runs before this one have spent; None: not known yet
     # _known: what all have spent, reserved or held at the last answer
 
-    def __init__(
-        self,
-        link: TaskLink,
-        keys: Sequence[str],
-        total: float,
-        *,
-        is_settled: bool = False,
-        ledger: Ledger | None = None,
-        keep: int = KEEP_CALLS,
-    ) -> None:
+    def __init__(self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | None = None) -> None:
+        is_named = budget.name is not None
+        keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
         super().__init__(link, keys, gap=BUDGET_GAP)
-        self._total, self.is_settled, self._ledger, self._keep = total, is_settled, ledger, keep
+        self._total, self.is_settled, self._ledger = budget.amount, budget.is_settled, ledger
+        self._keep = KEEP_NAMED if is_named else KEEP_CALLS
         self._spent = self._reserved = self._available = self._need = 0.0
         self._run, self._known = "", 0.0
         self._number, self._block = 0, 1

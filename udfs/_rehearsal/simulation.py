@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import inspect
 import math
@@ -69,34 +70,22 @@ class _Replayed:
 
 
 class _FailedError(Exception):
-    """An attempt has failed as one of the sample did."""
+    """An attempt has failed as one of the sample did, or is refused."""
 
-    def __init__(self, record: AttemptRecord, *, is_retried: bool) -> None:
-        super().__init__(record.error)
+    def __init__(self, text: str | None, status: int | None, asked: float | None, *, is_retried: bool = True) -> None:
+        super().__init__(text)
         self.is_retried = is_retried
-        if record.status is not None:
-            self.status = record.status
-        if record.asked is not None:
-            self.retry_after = record.asked
+        if status is not None:
+            self.status = status
+        if asked is not None:
+            self.retry_after = asked
 
 
 class _DownError(_FailedError, ConnectionError):
     """The same, without an answer of the service."""
 
 
-class _RefusedError(Exception):
-    """The service asks for fewer calls."""
-
-    status = 429
-    is_retried = True
-
-    def __init__(self, asked: float | None) -> None:
-        super().__init__("429")
-        if asked is not None:
-            self.retry_after = asked
-
-
-_ERRORS = {kind.__name__ for kind in (_FailedError, _DownError, _RefusedError, AsyncTimeoutError)}
+_ERRORS = {kind.__name__ for kind in (_FailedError, _DownError, AsyncTimeoutError)}
 
 
 def _is_retried(error: BaseException) -> bool:
@@ -117,10 +106,8 @@ def options_of_share(options: Options, share: float, size: float = 1.0) -> Optio
             most, least = max(1, round(capacity.maximum * size)), max(1, round(capacity.minimum * size))
             capacity = dataclasses.replace(capacity, minimum=least, maximum=most)
     if retry is not None:
-        stop, wait = retry._stop, retry._wait
-        jitter, longest = retry._jitter, retry.max_retry_after
-        retry = RetryStrategy.fixed_delay(stop, wait, retry_on=_is_retried, max_retry_after=longest)
-        retry._jitter = jitter
+        retry = copy.copy(retry)
+        retry._retry = RetryStrategy.fixed_delay(1, 0, retry_on=_is_retried)._retry
     total, queue = options.job_capacity, options.queue_size
     if queue is not None:
         queue = max(options.slots, queue // (options.batch_size or 1))
@@ -169,8 +156,7 @@ def _function(call: Callable[[_Replayed], Any], places: Sequence[int]) -> Any:
     """The function of the calls, whose parameters are the call and its key of each limit by key."""
 
     async def replay(row: _Replayed, *keys: str) -> bytes:
-        result: bytes = await call(row)
-        return result
+        return await call(row)  # type: ignore[no-any-return]
 
     names = ["row", *map(_key_name, places)]
     replay.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -218,14 +204,13 @@ def simulate(options: Options, model: ServiceModel, *, calls: float, share: floa
     plan = FunctionPlan(read_function(_function(service.call, by_key), options), options, None)
     environment = TaskEnvironment(loop, random.Random(seed))
     rows = [_Replayed(call) for call in rng.choices(model.calls, k=made)]
-    chains: list[Chain] = []
-    stopped: list[float] = []
-    ended: list[bool] = []
+    names = plan.spec.parameters
+    chain: Any = None
+    stopped, is_refused = 0.0, False
 
     async def main() -> None:
-        names = plan.spec.parameters
+        nonlocal chain, stopped, is_refused
         chain = Chain(ChainPlan.of_function(plan, names, [None] * len(names)), environment, SingleOutput(emitted))
-        chains.append(chain)
         chain.feed(((row, *(row.call[0].keys[place] for place in by_key)), None, None) for row in rows)
         chain.end_of_input()
         running = asyncio.ensure_future(chain.run())
@@ -233,29 +218,29 @@ def simulate(options: Options, model: ServiceModel, *, calls: float, share: floa
         over = asyncio.ensure_future(service.is_over.wait())
         await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
-        stopped.append(loop.time())
+        stopped = loop.time()
         if not running.done():
             running.cancel()
             await asyncio.wait((running,))
         if not running.cancelled():
-            with contextlib.suppress(FatalError):  # the service has refused all calls for so long that the job ends
+            is_refused = True  # for so long that the job ends
+            with contextlib.suppress(FatalError):
                 running.result()
-                return
-            ended.append(True)
+                is_refused = False
 
     run_to_end(loop, main(), options.slots)
-    (operator,) = chains[0].counted.values()
+    (operator,) = chain.counted.values()
     totals, times = operator.counters.totals, emitted.times
     if own := totals.errors.keys() - _ERRORS:
         raise AsyncUDFError(f"the rehearsal itself failed: {totals.examples[min(own)]}")
-    is_cut, made, times = len(times) < made, max(1, len(times)), times or stopped
+    is_cut, made, times = len(times) < made, max(1, len(times)), times or [stopped]
     end = max(times[-1], 1e-9)
     early, late = times[int(0.3 * made)], times[min(made - 1, int(0.8 * made))]
     steady = (int(0.8 * made) - int(0.3 * made)) / (late - early) if late > early else 0.0
     if is_cut and made < FEW:  # perhaps all of them at one moment
         steady = (made - 1) / end
     rate, attempts = (steady or made / end) / size, totals.attempts
-    return Outcome(made / size, end, rate, attempts / size, totals.throttled / size, dict(totals.time), bool(ended))
+    return Outcome(made / size, end, rate, attempts / size, totals.throttled / size, dict(totals.time), is_refused)
 
 
 class _Service:
@@ -282,7 +267,7 @@ class _Service:
         self._loop.block(self._model.processor)
         if self._bucket is not None and take([self._bucket], [1.0], self._loop.time()) != 0.0:
             await asyncio.sleep(0.005)
-            raise _RefusedError(self._model.asked)
+            raise _FailedError("429", 429, self._model.asked)
         record, is_retried = row.next()
         if self._workers is None:
             await self._work(record)
@@ -290,9 +275,10 @@ class _Service:
             async with self._workers:
                 await self._work(record)
         if record.is_refused:
-            raise _RefusedError(record.asked)
+            raise _FailedError("429", 429, record.asked)
         if record.error is not None or is_retried:
-            raise (_DownError if record.is_down else _FailedError)(record, is_retried=is_retried)
+            kind = _DownError if record.is_down else _FailedError
+            raise kind(record.error, record.status, record.asked, is_retried=is_retried)
         if record.rows not in self._results:
             self._results[record.rows] = bytes(self._model.size * record.rows)
         return self._results[record.rows]

@@ -62,11 +62,10 @@ class ColumnTask:
         arrow_types = self._declared(columns)
         # The first batch may be small: another async column below this one emits results early.
         rows = max(len(columns[0]), MIN_BATCH_ROWS)
-
-        def write(values: Sequence[Any], origins: Sequence[Any]) -> pa.Array:
-            return writer.array(values)
-
-        return start_function(self.function_plan, write, spec.parameters, arrow_types, rows, self._report_spec, waited)
+        return start_function(
+            self.function_plan, lambda values, _: writer.array(values), spec.parameters, arrow_types, rows,
+            self._report_spec, waited,
+        )  # fmt: skip
 
     def _read(self, batch: Any) -> InputBatch:
         columns, token = _columns(batch), BatchToken()

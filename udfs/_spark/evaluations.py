@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -41,9 +41,6 @@ from .planner import rows_node
 from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +123,7 @@ STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
 )
-Evaluated = tuple["DataFrame", Mapping[ResultPlan, int]]
+Evaluated = tuple[DataFrame, Mapping[ResultPlan, int]]
 
 
 class PersistedResults:
@@ -212,7 +209,7 @@ class StreamSource:
         """Whether an operator of the stream that ends at `node` may write to a side output."""
         if tag == LATENCIES:
             return self.latency_interval is not None
-        return any(one.factory is not None and one.factory.may_write(tag) for one in node.path())
+        return any(one.may_write(tag) for one in node.path())
 
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
         """The source of a chain behind a side output; one object for each, so that it is evaluated once."""
@@ -332,7 +329,7 @@ def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> Da
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     """The columns of all operators that may write dead letters."""
     # One operator keeps its columns as they are, also two of one name. Several operators share one column per name.
-    writers = [node for node in last.path() if node.factory is not None and node.factory.may_write(DEAD_LETTERS)]
+    writers = [node for node in last.path() if node.may_write(DEAD_LETTERS)]
     if len(writers) == 1:
         fields: Sequence[spark.StructField] = writers[0].parents[0].schema.fields
         return fields

@@ -19,7 +19,7 @@ from .._version import VERSION
 Named = tuple[str, Any]  # an object, and the user's name for it
 MOST_LAYERS = 9  # of decorators; an object of the user's may have any attribute, without end
 
-_dumps: Callable[[Any], bytes] = cloudpickle.dumps
+dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 def check_picklable(function_plan: FunctionPlan) -> None:
@@ -41,7 +41,7 @@ def with_import_help(task: Any) -> tuple[Any, ...]:
 
     The standard library's pickle can pickle it too. Spark uses that for the planning of a table function.
     """
-    return pickle.loads, (_dumps(_Loading(_dumps((type(task), vars(task))))),)
+    return pickle.loads, (dumps(_Loading(dumps((type(task), vars(task))))),)
 
 
 class _Loading:
@@ -83,7 +83,7 @@ _loaded.__module__ = "__main__"  # so it travels by value: that worker cannot im
 def _check(name: str, sent: Any, parts: Iterable[Named], where: str) -> None:
     # Spark pickles with the first action, and its error names a class and no variable.
     try:
-        _dumps(sent)
+        dumps(sent)
     except Exception as error:
         raise FunctionError(
             f"{name} cannot be sent to the executors: {_culprit(parts)} cannot be pickled ({type(error).__name__}: "
@@ -103,7 +103,7 @@ def _culprit(parts: Iterable[Named]) -> str:
 def _first_unpicklable(named: Iterable[Named], other: Any = None) -> Named:
     for name, value in named:
         try:
-            _dumps(value)
+            dumps(value)
         except Exception:
             return name, value
     return "", other

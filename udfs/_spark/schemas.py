@@ -12,7 +12,7 @@ from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
-from .._errors.checks import unknown_name
+from .._errors.checks import twice, unknown_name
 from .._errors.exceptions import FunctionError
 from .._errors.safe import safe_repr
 from .._functions.annotations import Vector
@@ -42,9 +42,9 @@ def check_table(schema: spark.StructType, what: str) -> None:
     check_columns(schema, what)
     _refuse(schema, _NOT_IN_PYTHON)
     for field in schema.fields:
-        if (twice := _name_given_twice(field.dataType)) is not None:  # Spark refuses it when the query runs
+        if (name := _name_given_twice(field.dataType)) is not None:  # Spark refuses it when the query runs
             raise FunctionError(
-                f"column {field.name!r} has a struct with two fields called {twice!r}, which Spark hands to no Python "
+                f"column {field.name!r} has a struct with two fields called {name!r}, which Spark hands to no Python "
                 "function, also if it does not read them: leave the column out, or give each field its own name, as in "
                 f"df.withColumn({field.name!r}, sf.col({field.name!r}).cast('struct<...>'))"
             )
@@ -68,17 +68,13 @@ def check_columns(schema: spark.StructType, what: str) -> None:
 
 def check_names(data_type: spark.DataType, who: str) -> None:
     """Raises FunctionError for a struct at any depth with two fields of one name: a dict cannot have both."""
-    if (twice := _name_given_twice(data_type)) is not None:
-        raise FunctionError(f"the type of {who} has two fields called {twice!r}; give each its own name")
+    if (name := _name_given_twice(data_type)) is not None:
+        raise FunctionError(f"the type of {who} has two fields called {name!r}; give each its own name")
 
 
 def _name_given_twice(data_type: spark.DataType) -> str | None:
-    for struct in inside(data_type):
-        names = struct.names if isinstance(struct, spark.StructType) else []
-        for name in names:
-            if names.count(name) > 1:
-                return str(name)
-    return None
+    structs = (one for one in inside(data_type) if isinstance(one, spark.StructType))
+    return next((name for struct in structs if (name := twice(struct.names)) is not None), None)
 
 
 def arrow_type_or_none(field: spark.StructField) -> Any:
@@ -151,11 +147,14 @@ def arguments(
     Without names it reads the columns called like its parameters; a function of whole rows reads all columns.
     """
     names = [field.name for field in fields]
-    takes_rows = spec.takes_mapping or spec.vectors == (Vector.FRAME,)
-    if takes_rows:
+    if spec.takes_mapping or spec.vectors == (Vector.FRAME,):
         positions = tuple(column_position(column, names) for column in columns) or tuple(range(len(names)))
         taken = [names[position] for position in positions]
-        _check_names(taken, spec.name)
+        if (name := twice(taken)) is not None:
+            raise FunctionError(
+                f"{spec.name} takes a row by its columns' names, and {name!r} is there twice; name each column once, "
+                "or rename one of them"
+            )
         spec.check_keys(taken)
     elif columns:
         positions = tuple(column_position(column, names) for column in columns)
@@ -173,15 +172,6 @@ def arguments(
             )
         spec, positions = spec.with_columns(wanted), tuple(column_position(parameter, names) for parameter in wanted)
     return spec, positions
-
-
-def _check_names(names: Sequence[str], who: str) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FunctionError(
-            f"{who} takes a row by its columns' names, and {twice!r} is there twice; name each column once, or rename "
-            "one of them"
-        )
 
 
 _WATERMARK_TYPES: Mapping[WatermarkSource, tuple[type[spark.DataType], ...]] = {

@@ -18,7 +18,7 @@ from .._arrow.layout import ColumnGroup
 from .._chain.chain import Chain, SourceReader
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
-from .._chain.results import ERROR_GROUP, ResultPlan
+from .._chain.results import ERROR_GROUP, ResultPlan, packed
 from .._engine.loop.bridge import pipe
 from .._errors.safe import named_error
 from .._functions.options import Options
@@ -34,6 +34,7 @@ from .schemas import arguments, as_nullable, check_source, column_names, joined_
 from .types import parsed_offline
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
 ENTRY_POINT = "sink"  # in reports
 EXAMPLES = 20  # reasons of which a message is kept
 STAGE = spark.StructType().add("figures", "string").add("letters", "binary")
@@ -114,12 +115,12 @@ class SinkTask(ChainTask):
                 figures.note_failures(_failures(letters))
                 held.append(letters)
                 if sum(batch.nbytes for batch in held) >= LETTERS_AT_ONCE:
-                    yield None, _packed(held)
+                    yield None, packed(held, COMPRESSED)
                     held.clear()
         for chain in chains:
             (operator,) = chain.counted.values()
             figures.metrics = operator.counters.totals
-            yield figures.to_json(), _packed(held) if held else None
+            yield figures.to_json(), packed(held, COMPRESSED) if held else None
 
     @property
     def letters(self) -> spark.StructType:
@@ -132,15 +133,6 @@ def _failures(letters: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     columns = (errors.field(name).to_pylist() for name in ("type", "status", "message"))
     for kind, status, message in zip(*columns, strict=True):
         yield named_error(kind, status), message
-
-
-def _packed(batches: Sequence[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
-    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def letters_in(letters: bytes) -> list[pa.RecordBatch]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -17,6 +17,8 @@ from .._functions.annotations import UnknownTypeError
 from .._functions.side_outputs import OutputTag
 from ._compat import TimeType, VariantType, from_ddl, inside, setting, to_arrow
 from .objects import with_objects
+
+T = TypeVar("T")
 
 
 def arrow_type(declared: spark.DataType, who: str) -> pa.DataType:
@@ -72,7 +74,7 @@ def timestamp_type() -> str:
 
 # pyspark.sql.types reads DDL only with a JVM. This parser knows the common part of DDL, and reads that as Spark does.
 # The rest is left to Spark's parser, where there is a session.
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'(?:[^'\\]|\\.)*'|[<>(),:])")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|'[^'\\]*'|[<>(),:])")
 _NAMES: dict[str, type[spark.DataType]] = {
     "boolean": spark.BooleanType, "tinyint": spark.ByteType, "byte": spark.ByteType,
     "smallint": spark.ShortType, "short": spark.ShortType, "int": spark.IntegerType, "integer": spark.IntegerType,
@@ -80,7 +82,7 @@ _NAMES: dict[str, type[spark.DataType]] = {
     "double": spark.DoubleType, "string": spark.StringType, "binary": spark.BinaryType, "date": spark.DateType,
     "timestamp_ltz": spark.TimestampType, "timestamp_ntz": spark.TimestampNTZType, "void": spark.NullType,
 }  # fmt: skip
-_WITH_NUMBERS: dict[str, type[spark.DataType]] = {  # in parentheses, as decimal(10, 2)
+_WITH_NUMBERS: dict[str, type[spark.DataType]] = {  # in parentheses, as decimal(10, 2); none is more than the first
     "decimal": spark.DecimalType, "dec": spark.DecimalType, "numeric": spark.DecimalType,
     "char": spark.CharType, "character": spark.CharType, "varchar": spark.VarcharType,
 }  # fmt: skip
@@ -88,7 +90,6 @@ if issubclass(VariantType, spark.DataType):
     _NAMES["variant"] = VariantType
 if issubclass(TimeType, spark.DataType):
     _WITH_NUMBERS["time"] = TimeType
-_MAX_TIME_DIGITS = 6
 _INTERVALS: Sequence[tuple[Any, tuple[str, ...]]] = (
     (spark.YearMonthIntervalType, ("year", "month")),
     (spark.DayTimeIntervalType, ("day", "hour", "minute", "second")),
@@ -113,34 +114,28 @@ def parsed_offline(ddl: str, timestamp: str = "timestamp_ltz") -> spark.DataType
         try:
             tokens = _Tokens(ddl, timestamp)
             found: spark.DataType = parse(tokens)
-        except (StopIteration, KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             continue
-        if tokens.done:
+        if not tokens.left:
             return found
     raise UnknownTypeError(f"{ddl!r} is not understood")
 
 
-class _Tokens(Iterator[str]):
+class _Tokens:
     def __init__(self, text: str, timestamp: str) -> None:
         if _TOKEN.sub("", text).strip():
             raise ValueError(text)
         self.timestamp = timestamp
-        self._left = _TOKEN.findall(text)[::-1]
+        self.left: list[str] = _TOKEN.findall(text)[::-1]
 
-    def __next__(self) -> str:
-        if self.done:
-            raise StopIteration
-        return str(self._left.pop())
-
-    @property
-    def done(self) -> bool:
-        return not self._left
+    def next(self) -> str:
+        return self.left.pop()
 
     def take(self, token: str) -> bool:
         """Consume the next token if it is this one; returns whether it was."""
-        is_next = not self.done and self._left[-1].lower() == token
+        is_next = bool(self.left) and self.left[-1].lower() == token
         if is_next:
-            self._left.pop()
+            self.left.pop()
         return is_next
 
     def need(self, token: str) -> None:
@@ -148,68 +143,59 @@ class _Tokens(Iterator[str]):
         if not self.take(token):
             raise ValueError(token)
 
+    def several(self, read: Callable[[_Tokens], T], end: str = "") -> list[T]:
+        """What is read between commas, to an `end` if there is one."""
+        found = [read(self)]
+        while self.take(","):
+            found.append(read(self))
+        if end:
+            self.need(end)
+        return found
+
 
 def _type(tokens: _Tokens) -> spark.DataType:
     """Parse a type; one of the errors that `parsed_offline` catches if there is none."""
-    name = next(tokens).lower()
-    if name == "array":
-        (element,) = _inner_types(tokens)
-        return spark.ArrayType(element)
-    if name == "map":
-        key, value = _inner_types(tokens)
-        return spark.MapType(key, value)
-    if name == "struct":
+    name = tokens.next().lower()
+    if name in ("array", "map", "struct"):
         tokens.need("<")
-        struct = _struct(tokens)
-        tokens.need(">")
-        return struct
-    if name == "interval":
-        first = next(tokens).lower()
-        last = next(tokens).lower() if tokens.take("to") else first
-        for interval, units in _INTERVALS:
-            if first in units and last in units[units.index(first) :]:
-                return interval(units.index(first), units.index(last))  # type: ignore[no-any-return]
-        raise ValueError(f"{first} to {last}")
+        if name == "struct":
+            return spark.StructType(tokens.several(_field, ">"))
+        *keys, value = tokens.several(_type, ">")
+        if len(keys) != (name == "map"):
+            raise ValueError(name)
+        return spark.MapType(keys[0], value) if keys else spark.ArrayType(value)
+    for interval, units in _INTERVALS if name == "interval" else ():
+        if (unit := tokens.left[-1].lower()) in units:
+            first = last = units.index(unit)
+            tokens.next()
+            if tokens.take("to"):
+                last = units.index(tokens.next().lower(), first + 1)
+            return interval(first, last)  # type: ignore[no-any-return]
     if name in _WITH_NUMBERS:
-        numbers = _numbers(tokens)
-        if name == "time" and max(numbers, default=0) > _MAX_TIME_DIGITS:
+        numbers = tokens.several(lambda tokens: int(tokens.next()), ")") if tokens.take("(") else []
+        if numbers and max(numbers) > (6 if name == "time" else numbers[0]):  # digits
             raise ValueError(numbers)
         return _WITH_NUMBERS[name](*numbers)
     return _NAMES[tokens.timestamp if name == "timestamp" else name]()
 
 
-def _inner_types(tokens: _Tokens) -> list[spark.DataType]:
-    tokens.need("<")
-    found = [_type(tokens)]
-    while tokens.take(","):
-        found.append(_type(tokens))
-    tokens.need(">")
-    return found
-
-
-def _numbers(tokens: _Tokens) -> list[int]:
-    found: list[int] = []
-    if tokens.take("("):
-        found.append(int(next(tokens)))
-        while tokens.take(","):
-            found.append(int(next(tokens)))
-        tokens.need(")")
-    return found
-
-
 def _struct(tokens: _Tokens) -> spark.StructType:
-    struct = spark.StructType()
-    while True:
-        name = next(tokens)
-        if name.startswith("`"):
-            name = name[1:-1].replace("``", "`")
-        tokens.take(":")
-        inner = _type(tokens)
-        nullable = not tokens.take("not")
-        if not nullable:
-            tokens.need("null")
-        if tokens.take("comment"):
-            next(tokens)
-        struct.add(name, inner, nullable)
-        if not tokens.take(","):
-            return struct
+    return spark.StructType(tokens.several(_field))
+
+
+def _field(tokens: _Tokens) -> spark.StructField:
+    name = tokens.next()
+    if name.startswith("`"):
+        name = name[1:-1].replace("``", "`")
+    elif not name.isidentifier():
+        raise ValueError(name)
+    tokens.take(":")
+    data_type, metadata = _type(tokens), None
+    if is_not := tokens.take("not"):
+        tokens.need("null")
+    if tokens.take("comment"):
+        text = tokens.next()
+        if not text.startswith("'"):
+            raise ValueError(text)
+        metadata = {"comment": text[1:-1]}
+    return spark.StructField(name, data_type, not is_not, metadata)

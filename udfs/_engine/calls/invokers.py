@@ -50,9 +50,10 @@ class Invoker(ABC):
 
     direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # an `async def` of one row and one result
 
-    def __init__(self, name: str, on_timeout: Any) -> None:
+    def __init__(self, name: str, on_timeout: Any, function: Any) -> None:
         self.name = name
         self._on_timeout = on_timeout
+        self._function = function
 
     @abstractmethod
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results | BaseException] | None:
@@ -79,10 +80,6 @@ class Invoker(ABC):
 class _Scalar(Invoker):
     """A plain `def`, whose coroutine waits for a thread."""
 
-    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-        super().__init__(name, on_timeout)
-        self._function = function
-
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
         return [(await self._function(*rows[0]),)]
 
@@ -104,10 +101,6 @@ class _Direct(_Scalar):
 class _Generator(Invoker):
     """An `async def` with `yield`: 0..n results, which leave together when it has ended."""
 
-    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any]) -> None:
-        super().__init__(name, on_timeout)
-        self._function = function
-
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
         return [[result async for result in self._function(*rows[0])]]
 
@@ -116,8 +109,7 @@ class _Vectorized(Invoker):
     """One call for the rows of a micro-batch."""
 
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: BatchCodec) -> None:
-        super().__init__(name, on_timeout)
-        self._function = function
+        super().__init__(name, on_timeout, function)
         self._codec = codec
 
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results | BaseException]:
@@ -142,10 +134,6 @@ class _AsyncFunctionInvoker(Invoker):
 
     # The row is done when the future is, before or after `async_invoke` returns. So results come by `deliver`, and the
     # slot stays taken until both are over.
-
-    def __init__(self, name: str, on_timeout: Any, function: AsyncFunction) -> None:
-        super().__init__(name, on_timeout)
-        self._function = function
 
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> None:
         future = ResultFuture(self.name, asyncio.get_running_loop(), deliver)

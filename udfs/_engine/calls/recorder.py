@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class AttemptRecord(NamedTuple):
     spent: dict[str, float] = {}
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Recorder(Gate):
     """A gate that lets a number of calls begin, with all their attempts, and keeps what they came to.
 
@@ -60,29 +62,22 @@ class Recorder(Gate):
 
     # _calls: the number of the first call of each row. A row may be called again: so its object is kept.
 
-    def __init__(
-        self,
-        counters: TaskCounters,
-        most: int = sys.maxsize,
-        *,
-        clock: Callable[[], float] = time.time,
-        without_processor: Callable[[], float] = seconds_without_processor,
-    ) -> None:
-        self.records: list[AttemptRecord] = []
-        self.processor = 0.0
-        self.not_called = 0
-        self._counters = counters
-        self._most = most
-        self._clock, self._without_processor = clock, without_processor
-        self._made = 0
-        self._running: dict[Any, tuple[int, float]] = {}
-        self._calls: dict[Any, int] = {}
-        self._spent: dict[str, float] = {}
-        self._processor_before: float | None = None
-        self._blocked = 0.0
+    counters: TaskCounters
+    most: int = sys.maxsize
+    clock: Callable[[], float] = dataclasses.field(default=time.time, kw_only=True)
+    without_processor: Callable[[], float] = dataclasses.field(default=seconds_without_processor, kw_only=True)
+    records: list[AttemptRecord] = dataclasses.field(default_factory=list, init=False)
+    processor = 0.0
+    not_called = 0
+    _made = 0
+    _running: dict[Any, tuple[int, float]] = dataclasses.field(default_factory=dict, init=False)
+    _calls: dict[Any, int] = dataclasses.field(default_factory=dict, init=False)
+    _spent: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
+    _processor_before: float | None = dataclasses.field(default=None, init=False)
+    _blocked = 0.0
 
     def wait(self, attempt: Any, now: float) -> float:
-        if self._made >= self._most and attempt.rows[0] not in self._calls:
+        if self._made >= self.most and attempt.rows[0] not in self._calls:
             self.not_called += len(attempt.rows)
             raise NotCalledError("the sample is complete")
         return 0.0
@@ -93,7 +88,7 @@ class Recorder(Gate):
         if attempt.rows[0] not in self._calls:
             self._calls.update(dict.fromkeys(attempt.rows, self._made))
             self._made += 1
-        self._running[attempt] = len(self._running) + 1, self._clock()
+        self._running[attempt] = len(self._running) + 1, self.clock()
 
     def ended(self, attempt: Any, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         in_flight, began = self._running.pop(attempt)
@@ -122,10 +117,10 @@ class Recorder(Gate):
     def _look_again(self) -> None:
         """Look again soon: code that blocks the loop makes it late, and so does a machine without a free processor."""
         loop = asyncio.get_running_loop()
-        due, without = loop.time() + LOOK, self._without_processor()
+        due, without = loop.time() + LOOK, self.without_processor()
 
         def look() -> None:
-            late = loop.time() - due - (self._without_processor() - without)
+            late = loop.time() - due - (self.without_processor() - without)
             if late > LOOK:
                 self._blocked += late
             self._look_again()
@@ -134,6 +129,6 @@ class Recorder(Gate):
 
     def _newly_spent(self) -> dict[str, float]:
         """What the attempt did cost that ends now: it was settled just before."""
-        before, self._spent = self._spent, dict(self._counters.totals.spent)
+        before, self._spent = self._spent, dict(self.counters.totals.spent)
         changed = {unit: amount - before.get(unit, 0.0) for unit, amount in self._spent.items()}
         return {unit: amount for unit, amount in changed.items() if amount}

@@ -401,7 +401,7 @@ class Service:
     @property
     def is_in_doubt(self) -> bool:
         """Whether the service may be dead though the breaker is closed."""
-        return self._breaker is not None and self._breaker.breaker.is_in_doubt()
+        return self._breaker is not None and self._breaker.breaker.is_in_doubt
 
     def _note_reply(self) -> None:
         self._replied, self._reported = self._reported, self.attempts

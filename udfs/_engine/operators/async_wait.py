@@ -198,7 +198,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._request_batch()
         self._pool.wake()
         if self._sharing is not None:
-            self._sharing.open()
+            self._sharing.inlet.open()
 
     def _may_fail(self) -> Callable[[str], None]:
         """The value of FAIL_TASK."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -171,6 +172,7 @@ class InputBuffer:
         return listed
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class MicroBatch:
     """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
 
@@ -183,24 +185,16 @@ class MicroBatch:
     # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one; _has_waited: it has
     # fired; _weight: of all rows; _next: a row that would have made the batch too heavy, and begins the next one
 
-    def __init__(
-        self,
-        bounds: BatchBounds,
-        weight_of: Callable[[Row], float | None],
-        linger: float | None,
-        loop: asyncio.AbstractEventLoop,
-        wake: Callable[[], None],
-    ) -> None:
-        self._bounds = bounds
-        self._weight_of = weight_of
-        self._linger = linger
-        self._loop = loop
-        self._wake = wake
-        self._rows: list[Row] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_waited = False
-        self._weight = 0.0
-        self._next: tuple[Row, float] | None = None
+    bounds: BatchBounds
+    weight_of: Callable[[Row], float | None]
+    linger: float | None
+    loop: asyncio.AbstractEventLoop
+    wake: Callable[[], None]
+    _rows: list[Row] = dataclasses.field(default_factory=list, init=False)
+    _timer: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
+    _next: tuple[Row, float] | None = dataclasses.field(default=None, init=False)
+    _has_waited = False
+    _weight = 0.0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -208,7 +202,7 @@ class MicroBatch:
     @property
     def is_ready(self) -> bool:
         """Whether the batch must go out as it is."""
-        bounds = self._bounds
+        bounds = self.bounds
         is_full = len(self._rows) == bounds.size or self._weight >= bounds.most_weight or self._next is not None
         return is_full or self._has_waited
 
@@ -225,18 +219,18 @@ class MicroBatch:
         return Attempt(self._take()) if self._rows else None
 
     def _weigh(self, row: Row) -> None:
-        if not self._bounds.weighs:
+        if not self.bounds.weighs:
             self._add(row, 0.0)
-        elif (weight := self._weight_of(row)) is not None:
-            if self._rows and self._weight + weight > self._bounds.most_weight:
+        elif (weight := self.weight_of(row)) is not None:
+            if self._rows and self._weight + weight > self.bounds.most_weight:
                 self._next = row, weight
             else:
                 self._add(row, weight)
 
     def _add(self, row: Row, weight: float) -> None:
         self._weight += weight
-        if not self._rows and self._linger is not None:
-            self._timer = self._loop.call_later(self._linger, self._due)
+        if not self._rows and self.linger is not None:
+            self._timer = self.loop.call_later(self.linger, self._due)
         self._rows.append(row)
 
     def _take(self) -> Sequence[Row]:
@@ -251,4 +245,4 @@ class MicroBatch:
 
     def _due(self) -> None:
         self._has_waited = True
-        self._wake()
+        self.wake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -20,26 +21,26 @@ from .operator import ChainedOperator, Marker
 from .outputs import Output, TimestampedCollector
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SynchronousOperator(ChainedOperator):
     """Passes everything on; a subclass changes what becomes of rows or markers."""
 
     # It holds nothing: how many rows are available is what its output can take, and there is nothing to resume.
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
+    output: Output
 
     @property
     def available(self) -> int:
-        return self._output.available
+        return self.output.available
 
     def process(self, record: StreamRecord) -> None:
-        self._output.collect(record)
+        self.output.collect(record)
 
     def process_marker(self, marker: Marker) -> None:
-        emit_marker(self._output, marker)
+        emit_marker(self.output, marker)
 
     def end_of_input(self) -> None:
-        self._output.close()
+        self.output.close()
 
     def abort(self, error: BaseException) -> None:
         """Nothing runs here, so there is nothing to stop."""
@@ -62,72 +63,55 @@ def row_error(
     return failed
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class FilterOperator(SynchronousOperator):
     """Passes on the rows for which a function is true of their projection, untouched."""
 
-    def __init__(
-        self,
-        output: Output,
-        keeps: Callable[[Any], Any],
-        unprojected: Callable[[StreamRecord], StreamRecord],
-        name: str,
-        partition: int,
-        redact: Redact | None = None,
-    ) -> None:
-        super().__init__(output)
-        self._keeps = keeps
-        self._unprojected = unprojected
-        self.name = name
-        self._partition = partition
-        self._redact = redact
+    keeps: Callable[[Any], Any]
+    unprojected: Callable[[StreamRecord], StreamRecord]
+    name: str
+    partition: int
+    redact: Redact | None = None
 
     def process(self, record: StreamRecord) -> None:
         try:
-            kept = bool(checked_result(self._keeps(record.value)))
+            kept = bool(checked_result(self.keeps(record.value)))
         except BaseException as error:
-            failed = row_error(self.name, self._partition, record.value, error, self._redact)
+            failed = row_error(self.name, self.partition, record.value, error, self.redact)
             raise failed from failed.__cause__
         if kept:
-            self._output.collect(self._unprojected(record))
+            self.output.collect(self.unprojected(record))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class ProcessOperator(SynchronousOperator):
     """Runs a `ProcessFunction`."""
 
-    def __init__(
-        self,
-        output: Output,
-        function: ProcessFunction,
-        collector: TimestampedCollector,
-        context: ProcessContext,
-        name: str,
-        redact: Redact | None = None,
-    ) -> None:
-        super().__init__(output)
-        self._function = function
-        self._collector = collector
-        self._context = context
-        self.name = name
-        self._redact = redact
+    function: ProcessFunction
+    collector: TimestampedCollector
+    context: ProcessContext
+    name: str
+    redact: Redact | None = None
 
     def process(self, record: StreamRecord) -> None:
-        self._collector.timestamp = record.timestamp
-        self._context.at(record)
+        self.collector.timestamp = record.timestamp
+        self.context.at(record)
         try:
-            checked_result(self._function.process_element(record.value, self._context, self._collector))
+            checked_result(self.function.process_element(record.value, self.context, self.collector))
         except BaseException as error:
-            failed = row_error(self.name, self._context.partition, record.value, error, self._redact)
+            failed = row_error(self.name, self.context.partition, record.value, error, self.redact)
             raise failed from failed.__cause__
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        function, name = self._function, self.name
+        function, name = self.function, self.name
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
-            await bounded(partial(function.open, self._context), f"{name}.open() failed")
+            await bounded(partial(function.open, self.context), f"{name}.open() failed")
             yield
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class WatermarkOperator(SynchronousOperator):
     """Gives rows their event time and puts watermarks between them, inside a chain.
 
@@ -143,41 +127,30 @@ class WatermarkOperator(SynchronousOperator):
     #
     # _timer: while there is an idleness, the input is active and has not ended
     # _last: when the last row came, or the operator was opened
+    # _current: the batch of the last row
 
-    def __init__(
-        self,
-        output: Output,
-        generator: WatermarkGenerator,
-        mark: Callable[[StreamRecord], Any],
-        batch: Callable[[StreamRecord], Any],
-        unprojected: Callable[[StreamRecord], StreamRecord],
-        idleness: float | None,
-        loop: asyncio.AbstractEventLoop,
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        super().__init__(output)
-        self._generator = generator
-        self._mark = mark
-        self._batch = batch
-        self._unprojected = unprojected
-        self._idleness = idleness
-        self._loop = loop
-        self._fail = fail
-        self._current: Any = None  # the batch of the last row
-        self._is_idle = False
-        self._last = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+    generator: WatermarkGenerator
+    mark: Callable[[StreamRecord], Any]
+    batch: Callable[[StreamRecord], Any]
+    unprojected: Callable[[StreamRecord], StreamRecord]
+    idleness: float | None
+    loop: asyncio.AbstractEventLoop
+    fail: Callable[[BaseException], None]
+    _current: Any = dataclasses.field(default=None, init=False)
+    _is_idle = False
+    _last = 0.0
+    _timer: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
 
     def process(self, record: StreamRecord) -> None:
-        if self._idleness is not None:
+        if self.idleness is not None:
             self._note_row()
-        mark, batch = self._mark(record), self._batch(record)
+        mark, batch = self.mark(record), self.batch(record)
         if self._current is not None and batch is not self._current:
-            self._emit(self._generator.end_of_batch())
+            self._emit(self.generator.end_of_batch())
         self._current = batch
-        self._emit(self._generator.before(mark))
-        self._output.collect(self._unprojected(record)._replace(timestamp=self._generator.timestamp(mark)))
-        self._emit(self._generator.after(mark))
+        self._emit(self.generator.before(mark))
+        self.output.collect(self.unprojected(record)._replace(timestamp=self.generator.timestamp(mark)))
+        self._emit(self.generator.after(mark))
 
     def process_marker(self, marker: Marker) -> None:
         if not isinstance(marker, Watermark) or marker == Watermark.MAX:  # this operator makes its own
@@ -189,19 +162,19 @@ class WatermarkOperator(SynchronousOperator):
 
     def _emit(self, watermark: Watermark | None) -> None:
         if watermark is not None:
-            self._output.emit_watermark(watermark)
+            self.output.emit_watermark(watermark)
 
     def _note_row(self) -> None:
         """A row has come: the input is active, and its idle time starts anew."""
-        self._last = self._loop.time()
+        self._last = self.loop.time()
         if self._is_idle:
             self._is_idle = False
             self._watch()
-            self._output.emit_watermark_status(WatermarkStatus.ACTIVE)
+            self.output.emit_watermark_status(WatermarkStatus.ACTIVE)
 
     def _watch(self) -> None:
-        assert self._idleness is not None
-        self._timer = self._loop.call_at(self._last + self._idleness, self._look, self._last)
+        assert self.idleness is not None
+        self._timer = self.loop.call_at(self._last + self.idleness, self._look, self._last)
 
     def _look(self, last: float) -> None:
         """The input is idle if no row has come since the last one of that time."""
@@ -210,9 +183,9 @@ class WatermarkOperator(SynchronousOperator):
             return
         self._is_idle = True
         try:
-            self._output.emit_watermark_status(WatermarkStatus.IDLE)
+            self.output.emit_watermark_status(WatermarkStatus.IDLE)
         except BaseException as error:  # a timer's exception would only be logged
-            self._fail(error)
+            self.fail(error)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -220,8 +193,8 @@ class WatermarkOperator(SynchronousOperator):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        if self._idleness is not None:  # an input without any row is idle too
-            self._last = self._loop.time()
+        if self.idleness is not None:  # an input without any row is idle too
+            self._last = self.loop.time()
             self._watch()
         try:
             yield
@@ -233,7 +206,7 @@ class WatermarkColumnOperator(SynchronousOperator):
     """Adds the watermark in force to each row."""
 
     def process(self, record: StreamRecord) -> None:
-        self._output.collect(record.with_value(self._output.get_watermark_gauge().timestamp))
+        self.output.collect(record.with_value(self.output.get_watermark_gauge().timestamp))
 
 
 class UnionOperator(SynchronousOperator):
@@ -269,17 +242,17 @@ class UnionOperator(SynchronousOperator):
                 was_idle = all(self._idle)
                 self._idle[number] = marker is WatermarkStatus.IDLE
                 if all(self._idle) != was_idle:
-                    self._output.emit_watermark_status(marker)
+                    self.output.emit_watermark_status(marker)
                 self._advance()
             case LatencyMarker():
-                self._output.emit_latency_marker(marker)
+                self.output.emit_latency_marker(marker)
 
     def _advance(self) -> None:
         active = [mark for mark, idle in zip(self._watermarks, self._idle, strict=True) if not idle]
         known = [mark for mark in active if mark is not None]
         if known and len(known) == len(active) and (self._last is None or min(known) > self._last):
             self._last = min(known)
-            self._output.emit_watermark(Watermark(self._last))
+            self.output.emit_watermark(Watermark(self._last))
 
     def end_of_input(self) -> None:
         self._open -= 1
@@ -291,7 +264,7 @@ class UnionInput(SynchronousOperator):
     """One input of a union."""
 
     def __init__(self, union: UnionOperator, number: int) -> None:
-        super().__init__(union._output)
+        super().__init__(union.output)
         self._union = union
         self._number = number
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
@@ -17,7 +18,7 @@ from asyncudf.queues import StreamElement
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
 from .elements import ROWS, AnsweredRows, LookedUpRow
-from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator
+from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator, failing
 
 Key = bytes | BaseException
 
@@ -41,6 +42,7 @@ class LookedUpInput(Protocol):
     def values(self) -> list[StreamElement]: ...
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class LookupAhead:
     """An inlet that looks up the next rows while the rows before them are taken.
 
@@ -55,27 +57,17 @@ class LookupAhead:
     # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
     # _ended: nothing more is fed; the buffer ends when everything has been looked up
 
-    def __init__(
-        self,
-        operator: StoreOperator,
-        stored: StoredResults,
-        landed: LandedResults[Any],
-        buffer: LookedUpInput,
-        request_batch: Callable[[], None],
-        *,
-        is_single: bool,
-    ) -> None:
-        self._operator = operator
-        self._stored = stored
-        self._landed = landed
-        self._buffer = buffer
-        self._request_batch = request_batch
-        self._is_single = is_single
-        self._pending: deque[deque[Any]] = deque()
-        self._in_lookup: list[Any] = []
-        self._is_open = self._ended = False
-        self._task: asyncio.Task[None] | None = None
-        self._context = contextvars.copy_context()
+    operator: StoreOperator
+    stored: StoredResults
+    landed: LandedResults[Any]
+    buffer: LookedUpInput
+    request_batch: Callable[[], None]
+    is_single: bool = dataclasses.field(kw_only=True)
+    _pending: deque[deque[Any]] = dataclasses.field(default_factory=deque, init=False)
+    _in_lookup: list[Any] = dataclasses.field(default_factory=list, init=False)
+    _is_open = _ended = False
+    _task: asyncio.Task[None] | None = dataclasses.field(default=None, init=False)
+    _context: contextvars.Context = dataclasses.field(default_factory=contextvars.copy_context, init=False)
 
     @property
     def is_looking_up(self) -> bool:
@@ -85,7 +77,7 @@ class LookupAhead:
     @property
     def is_behind(self) -> bool:
         """Whether there are only such rows."""
-        return self.is_looking_up and not self._buffer.may_have_more
+        return self.is_looking_up and not self.buffer.may_have_more
 
     @property
     def waiting(self) -> int:
@@ -121,46 +113,42 @@ class LookupAhead:
         self._end_buffer()
 
     def values(self) -> list[StreamElement]:
-        return [*self._buffer.values(), *self._in_lookup, *(element for part in self._pending for element in part)]
+        return [*self.buffer.values(), *self._in_lookup, *(element for part in self._pending for element in part)]
 
     def go_on(self) -> None:
         """Elements are taken from the last part that was looked up."""
         if self._pending:
             self._start()
         elif not self._ended and not self._in_lookup:
-            self._request_batch()
+            self.request_batch()
 
     def _start(self) -> None:
-        if self._is_open and self._task is None and self._pending and not self._buffer.has_batches:
-            self._task = self._operator.loop.create_task(self._look_up(), context=self._context)
+        if self._is_open and self._task is None and self._pending and not self.buffer.has_batches:
+            self._task = self.operator.loop.create_task(self._look_up(), context=self._context)
 
     async def _look_up(self) -> None:
-        try:
+        with failing(self.operator):
             await self._look_up_part()
             self._task = None  # the next lookup may begin when the rows are taken
-            self._operator.look_at_input()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # no code awaits this task
-            self._operator.fail(error)
+            self.operator.look_at_input()
 
     async def _look_up_part(self) -> None:
         # What came in the same turn of the loop is looked up together.
-        part, most = self._pending[0], self._stored.rows_at_once
+        part, most = self._pending[0], self.stored.rows_at_once
         if len(part) <= most:
             self._in_lookup = [*self._pending.popleft()]
         else:
             self._in_lookup = [part.popleft() for _ in range(most)]
-        self._landed.looking()
+        self.landed.looking()
         elements = await self._looked_up(self._in_lookup)
-        self._landed.looked([one.key for one in elements if type(one) is LookedUpRow and one.key and one.found is None])
+        self.landed.looked([one.key for one in elements if type(one) is LookedUpRow and one.key and one.found is None])
         self._in_lookup = []
-        self._buffer.feed(elements)
+        self.buffer.feed(elements)
         self._end_buffer()
 
     def _end_buffer(self) -> None:
         if self._ended and not self.is_looking_up:
-            self._buffer.end()
+            self.buffer.end()
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
@@ -170,8 +158,8 @@ class LookupAhead:
         misses = found.count(None)
         if len(rows) == len(elements):  # the usual cases
             if misses == len(rows):
-                return [*map(LookedUpRow.of, rows, keys, found, repeat(self._operator.counters.clock()))]
-            if self._is_single and not misses and {*map(type, found)} == {list}:
+                return [*map(LookedUpRow.of, rows, keys, found, repeat(self.operator.counters.clock()))]
+            if self.is_single and not misses and {*map(type, found)} == {list}:
                 return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
         return self._arranged(elements, keys, found)
 
@@ -183,14 +171,14 @@ class LookupAhead:
                 await asyncio.sleep(0)
             arguments = [row[0] for row in rows[start : start + KEYS_AT_ONCE]]
             try:
-                keys += self._stored.keys.of_many(arguments)
+                keys += self.stored.keys.of_many(arguments)
             except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
                 keys += [self._key(one) for one in arguments]
         return keys
 
     def _key(self, arguments: Any) -> Key:
         try:
-            return self._stored.keys.of(arguments)
+            return self.stored.keys.of(arguments)
         except BaseException as error:
             return error
 
@@ -198,7 +186,7 @@ class LookupAhead:
         good = [key for key in keys if type(key) is bytes]
         if not good:
             return [None] * len(keys)
-        found = await self._stored.look_up(good)
+        found = await self.stored.look_up(good)
         if len(good) == len(keys):
             return found
         in_order = iter(found)
@@ -208,11 +196,11 @@ class LookupAhead:
         arranged: list[Any] = []
         rows: list[Any] = []
         results: list[Any] = []
-        answers, now = zip(keys, found, strict=True), self._operator.counters.clock()
+        answers, now = zip(keys, found, strict=True), self.operator.counters.clock()
         for element in elements:
             is_row = type(element) in ROWS
             key, answer = next(answers) if is_row else (b"", None)
-            if is_row and self._is_single and type(answer) is list:
+            if is_row and self.is_single and type(answer) is list:
                 rows.append(element)
                 results.append(answer[0])
                 continue

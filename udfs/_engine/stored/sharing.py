@@ -32,7 +32,7 @@ from .claim_pace import ClaimPace
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
 from .lookup import LookedUpInput, LookupAhead
-from .stored_results import Found, StoredResults, StoreOperator, StoreWriter
+from .stored_results import Found, StoredResults, StoreOperator, StoreWriter, failing
 
 # Seconds after which a lookup is old; under limits, as many calls are claimed ahead as begin in this time.
 LOOKUP_AGE = 0.2
@@ -120,7 +120,7 @@ class Claims:
             self._task = self._operator.loop.create_task(self._decide(), context=self._context)
 
     async def _decide(self) -> None:
-        try:
+        with failing(self._operator):
             while self._undecided:
                 attempts, self._undecided = self._undecided, []
                 now, ready = self._clock(), len(self._backlog.ready)
@@ -130,10 +130,6 @@ class Claims:
                 self._operator.pump()
             self._task = None
             self._watch()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # no code awaits this task
-            self._operator.fail(error)
 
     def _leased(self, attempt: Attempt, now: float) -> Attempt | None:
         """Lease the keys of an attempt; returns what is left of it without rows whose key another task has."""
@@ -254,10 +250,6 @@ class StoreSharing:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(closing(self._close_in_own_task, failure, limit=self._stored.close_limit))
             yield
-
-    def open(self) -> None:
-        """The calls can begin."""
-        self.inlet.open()
 
     async def end(self) -> None:
         """The operator ends: results are for no row any more."""

@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -49,6 +49,17 @@ class StoreOperator(CallingOperator, Protocol):
 
     def look_at_input(self) -> None:
         """Rows can be taken from the input, or the input has ended."""
+
+
+@contextlib.contextmanager
+def failing(operator: StoreOperator) -> Iterator[None]:
+    """A block of a task that no code awaits: an error ends the operator."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        operator.fail(error)
 
 
 class Codec(Protocol):
@@ -304,17 +315,14 @@ class StoreWriter:
 
     async def _write(self) -> None:
         try:
-            batch = self._take()
-            await self._keep(batch)
-            if self._is_closing or self._operator.has_finished:
-                return
-            for *_, then in batch:
-                then()
-            self._operator.pump()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._operator.fail(error)
+            with failing(self._operator):
+                batch = self._take()
+                await self._keep(batch)
+                if self._is_closing or self._operator.has_finished:
+                    return
+                for *_, then in batch:
+                    then()
+                self._operator.pump()
         finally:
             self._task = None
         if self._waiting:

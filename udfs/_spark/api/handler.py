@@ -149,12 +149,10 @@ class BatchHandler:
     def _start(self, first: Sequence[Any], waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         plan, names = self._of_process(), self._plan.spec.parameters
         writer = ResultArrays(plan.spec.name, plan.written)
-
-        def write(values: Sequence[Any], origins: Sequence[Any]) -> pa.Array:
-            return writer.array(values)
-
         rows, no_types = max(len(first[0]), MIN_BATCH_ROWS), [None] * len(first)
-        return start_function(plan, write, names, no_types, rows, TaskReportSpec("handler"), waited)
+        return start_function(
+            plan, lambda values, _: writer.array(values), names, no_types, rows, TaskReportSpec("handler"), waited
+        )
 
     def _of_process(self) -> FunctionPlan:
         """The plan, with a coordinator where one is given."""

@@ -87,11 +87,8 @@ def rehearse(
     counted = _count(df, udf, positions)
     parts = _make_calls(counted, udf, sample)
     seconds = time.monotonic() - began
-    if len(parts) == 2:
-        model = ServiceModel.of(*(part.tasks for part in parts))
-    else:
-        model = ServiceModel.of([], [task for part in parts for task in part.tasks])
     tasks = [task for part in parts for task in part.tasks]
+    model = ServiceModel.of(*(part.tasks for part in parts)) if len(parts) == 2 else ServiceModel.of([], tasks)
     records = [one for task in tasks for one in task.records]
     read = sum(task.rows for task in tasks)
     made = sum(len({one.call for one in task.records}) for task in tasks)
@@ -229,11 +226,10 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _sums(records: list[Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found: Counter[str] = Counter()
     for one in records:
-        for unit, amount in one.spent.items():
-            found[unit] = found.get(unit, 0.0) + amount
-    return found
+        found.update(one.spent)
+    return dict(found)
 
 
 def _notes(

@@ -22,6 +22,7 @@ from ..._chain.chain import Chain
 from ..._chain.plan import ChainPlan
 from ..._observe.export import Exporter, task_line
 from .._compat import active_context
+from ..pickling import dumps
 from .live import Address, LiveReporter
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"  # over Spark Connect a
 REPORT_INTERVAL = 1.0  # seconds between two reports of a task; the driver may ask for longer ones
 
 logger = logging.getLogger("asyncudf")
-
-_dumps: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 class _Messages(AccumulatorParam[list[Any]]):
@@ -93,7 +92,7 @@ class MonitorRegistry:
         """The pickled accumulator through which ended tasks send their last message."""
         if context not in self._accumulators:
             accumulator = context.accumulator([], _Messages(self.deliver))
-            self._accumulators[context] = _dumps(accumulator)
+            self._accumulators[context] = dumps(accumulator)
         return self._accumulators[context]
 
 
@@ -226,16 +225,12 @@ class TaskReport:
 def _task(waited: float) -> dict[str, Any]:
     """Where this task runs, and when it began: it has waited for its first rows for so many seconds."""
     context = TaskContext.get()
-    where = {"stage": 0, "partition": 0, "attempt": 0, "batch": None}
+    where: tuple[Any, ...] = (0, 0, 0, None)
     if context is not None:
         batch = context.getLocalProperty("streaming.sql.batchId")
-        where = {
-            "stage": context.stageId(),
-            "partition": context.partitionId(),
-            "attempt": context.attemptNumber(),
-            "batch": int(batch) if batch else None,
-        }
-    return {**where, "host": socket.gethostname(), "began": time.time() - waited}
+        where = context.stageId(), context.partitionId(), context.attemptNumber(), int(batch) if batch else None
+    named = dict(zip(("stage", "partition", "attempt", "batch"), where, strict=True))
+    return {**named, "host": socket.gethostname(), "began": time.time() - waited}
 
 
 @dataclasses.dataclass(frozen=True)
