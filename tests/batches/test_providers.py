@@ -166,3 +166,10 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(monkeypatch: pyt
         OpenAIBatches()
     with pytest.raises(OptionError, match=r'AnthropicBatches needs anthropic: pip install "asyncudf\[anthropic\]"'):
         AnthropicBatches()
+
+
+@pytest.mark.parametrize("service", [OpenAIBatches, AnthropicBatches])
+def test_a_client_is_made_in_each_process(service: Any) -> None:
+    """The object itself cannot be pickled, which showed when rows were written already."""
+    with pytest.raises(OptionError, match=r"client must be a function that makes the client, .*partial\(OpenAI, "):
+        service(client=OpenAI(api_key="k"))

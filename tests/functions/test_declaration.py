@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from asyncudf import FunctionError, RetryStrategy, async_pandas_udf
+from asyncudf import Budget, FunctionError, OptionError, RateLimit, RetryStrategy, async_pandas_udf
 from asyncudf._functions.annotations import UnknownTypeError, from_annotation
 from asyncudf._functions.signature import FunctionKind
 from asyncudf._spark.types import parsed_offline
@@ -322,3 +322,32 @@ class TestWhatSparkRefusesTheTestKitRefuses:
 
         with pytest.raises(FunctionError, match=said):
             run_stream(lambda stream: stream.ordered_wait(call, "n"), [{"n": 1}], schema)
+
+
+async def ask(tenant: str, text: str = "", *, client: Any = None) -> str: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"budget": Budget(1, reserve=0.1, settle=lambda answer: 1.0)}, r"settle of ask takes \(answer\)"),
+        ({"budget": Budget(1, reserve=lambda a, b, c: 1.0)}, r"reserve of ask takes \(a, b, c\)"),
+        (
+            {"rate_limit": RateLimit(5, cost=lambda: 1.0)},
+            r"cost of ask takes \(\), and is called with the",
+        ),
+        ({"rate_limit": RateLimit(5, cost=1, settle=lambda a, b, c, d: 1.0)}, "and then what came of it"),
+    ],
+)
+def test_what_tells_costs_takes_the_arguments_of_a_row(options: Any, text: str) -> None:
+    """It was found out by calls that were charged with what they had reserved."""
+    with pytest.raises(OptionError, match=text):
+        async_pandas_udf(ask, "string", **options)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda tenant, answer: 1.0, lambda tenant, text, answer: 1.0, lambda *row: 1.0, lambda t, a, scale=1: 1.0, max],
+)
+def test_a_column_may_be_left_out_where_the_function_has_a_default(function: Any) -> None:
+    async_pandas_udf(ask, "string", budget=Budget(1, reserve=0.1, settle=function))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, List, NewType, Optional, Tuple  # noqa: UP035 - the old spellings are still met
 
 import pandas as pd
@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from asyncudf import FunctionError, async_pandas_udf
-from asyncudf._functions.annotations import Vector
+from asyncudf._functions.annotations import Answers, Vector
 from asyncudf.testing import run_rows
 
 
@@ -104,3 +104,23 @@ def test_scalars_of_these_packages_are_no_vectors() -> None:
     async def call(x: pd.Timestamp, *rest: pd.Timestamp) -> list[pd.Timestamp]: ...  # type: ignore[empty-body]
 
     assert async_pandas_udf(call, "int").spec.vectors == ()
+
+
+async def errors(x: pd.Series) -> list[Exception | None]: ...  # type: ignore[empty-body]
+async def only_errors(x: pd.Series) -> List[ValueError]: ...  # type: ignore[empty-body]  # noqa: UP006
+async def values_or_errors(x: pd.Series) -> Sequence[int | Exception | None]: ...  # type: ignore[empty-body]
+async def values(x: pd.Series) -> list[int]: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    ("function", "answers"),
+    [
+        (errors, Answers.ERRORS),
+        (only_errors, Answers.ERRORS),
+        (values_or_errors, Answers.FOR_EACH_ROW),
+        (values, Answers.UNSAID),
+        (stubs, Answers.UNSAID),
+    ],
+)
+def test_a_list_with_exceptions_is_an_answer_for_each_row(function: Any, answers: Answers) -> None:
+    assert async_pandas_udf(function, "int", batch_size=5).spec.answers is answers

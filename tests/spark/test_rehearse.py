@@ -1,6 +1,7 @@
 """A rehearsal makes real calls for a sample of the rows, keeps their results, and tells what the job will come to."""
 
 import asyncio
+import re
 
 import pandas as pd
 import pytest
@@ -85,6 +86,7 @@ def test_rows_that_fail_are_counted_and_end_nothing(cities):
     told = rehearse(cities, async_pandas_udf(strict), "id", sample=100)
     assert told.as_is.failures.low < ROWS / 2 < told.as_is.failures.high
     assert "the first failed row ends the job, by on_error='raise'" in told.notes
+    assert re.search(r"of \d+ failed attempts of the sample ended with \w+Error: .*(no \d+|'no number')", str(told))
 
 
 def test_attempts_that_are_made_again_take_their_time(cities):

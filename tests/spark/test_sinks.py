@@ -104,6 +104,26 @@ def test_a_function_of_any_kind_writes_and_what_it_returns_is_dropped(spark: Spa
     assert (rows_of(report), report.reasons) == ((10, 10, 0, 0), {"ValueError": 10})
 
 
+@pytest.mark.parametrize(
+    ("answers", "failed", "text"),
+    [
+        (lambda rows: [None] * (rows - 1), 5, "returned 4 answers for 5 rows; give one answer for each row"),
+        (lambda rows: ["no", *[None] * (rows - 1)], 1, "answered a value of type str for a row"),
+        (lambda rows: None, 5, "returned a value of type NoneType, and says that it returns a list"),
+    ],
+)
+def test_who_says_that_it_answers_for_each_row_does(spark: SparkSession, answers: Any, failed: int, text: str) -> None:
+    """As its annotation says; a service that does not tell of all rows has perhaps not written them."""
+
+    async def bulk(id: pd.Series) -> list[Exception | None]:
+        return [None] * len(id) if id[0] else answers(len(id))
+
+    report = async_sink(spark.range(0, 15, 1, 1), bulk, batch_size=5)
+    assert rows_of(report)[:2] == (15 - failed, failed)
+    assert report.dead_letters is not None
+    assert text in report.dead_letters.first().error.message
+
+
 def test_a_bulk_call_that_returns_one_answer_for_all_has_written_all(spark: SparkSession) -> None:
     async def bulk(id: pd.Series) -> dict[str, str]:
         return {"status": "ok"}

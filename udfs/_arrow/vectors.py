@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from .._errors.exceptions import ResultError
-from .._errors.safe import safe_repr
+from .._errors.safe import safe_repr, type_name
 from .._errors.type_mismatch import TypeMismatchError, check_awaited
-from .._functions.annotations import Vector
+from .._functions.annotations import Answers, Vector
 from .objects import fields_of, has_objects, seen_type, stored_type
 from .rows import normalized, read_back
 from .validation import validator
@@ -132,27 +132,51 @@ class VectorCodec:
 
 
 class SinkCodec(VectorCodec):
-    """Takes what a vectorized function of a sink returns; an exception in a list or vector is the error of its row."""
+    """Takes what a vectorized function of a sink returns; an exception in a list or vector is the error of its row.
+
+    Args:
+        answers: what the function says that it returns; by that a list without exceptions is an answer for each row.
+    """
+
+    def __init__(self, answers: Answers, *others: Any) -> None:
+        super().__init__(*others)
+        self._answers = answers
 
     def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """An item for each row; ResultError for exceptions that could be of any row, or calls not awaited."""
+        """An item for each row; ResultError for answers that could be of any row, or calls not awaited."""
         answers: Any = result.tolist() if hasattr(type(result), "tolist") else result  # of pandas, numpy or Arrow
         if type(answers) not in (list, tuple):
             check_awaited(self._function, result)
+            if self._answers is not Answers.UNSAID:
+                raise ResultError(
+                    f"{self._function} returned a value of type {type_name(result)}, and says that it returns a list "
+                    "with an answer for each row"
+                )
             return [result] * len(rows)
         has_errors = any(map(_is_exception, answers))
         if len(answers) == len(rows):
             pd: Any = sys.modules.get("pandas")
             if has_errors and pd is not None and isinstance(result, pd.Series):
                 answers = self._in_order(result, rows).tolist()
-            return answers  # type: ignore[no-any-return]
-        if has_errors:
+            return [*map(self._error, answers)] if self._answers is Answers.ERRORS else answers
+        if has_errors or self._answers is not Answers.UNSAID:
+            among = ", with exceptions among them" if has_errors else ""
             raise ResultError(
-                f"{self._function} returned {len(answers)} answers for {len(rows)} rows, with exceptions among them; "
-                "give one answer for each row"
+                f"{self._function} returned {len(answers)} answers for {len(rows)} rows{among}; give one answer for "
+                "each row"
             )
         check_awaited(self._function, answers)
         return [None] * len(rows)
+
+    def _error(self, answer: Any) -> Any:
+        """What is None or an exception, as the function has said."""
+        if answer is None or _is_exception(answer):
+            return answer
+        check_awaited(self._function, answer)
+        return ResultError(
+            f"{self._function} answered a value of type {type_name(answer)} for a row, and says that it answers None "
+            "or an exception"
+        )
 
 
 def _is_exception(answer: Any) -> bool:

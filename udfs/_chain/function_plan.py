@@ -154,7 +154,7 @@ class SinkPlan(FunctionPlan):
         return self._keys_of_type(f"sink {self.micro_batch()}".rstrip())
 
     def vector_codec(self, names: Sequence[str], arrow_types: Sequence[Any]) -> VectorCodec:
-        return SinkCodec(self.spec.name, self.spec.vectors, names, arrow_types, None)
+        return SinkCodec(self.spec.answers, self.spec.name, self.spec.vectors, names, arrow_types, None)
 
 
 def _acknowledged(function: str, result: Any) -> bool:

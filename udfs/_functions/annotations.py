@@ -93,6 +93,25 @@ def without_exceptions(hint: Any) -> Any:
     return None if _is_exception(hint) else hint
 
 
+class Answers(enum.Enum):
+    """What a vectorized function says by its annotation of the list that it returns."""
+
+    UNSAID = enum.auto()
+    FOR_EACH_ROW = enum.auto()  # list[X | Exception]
+    ERRORS = enum.auto()  # list[Exception | None]: None is for a row without an error
+
+
+def answers_of(hint: Any) -> Answers:
+    """As the annotation of its result says."""
+    item = _unaliased(next(iter(typing.get_args(hint)), None)) if typing.get_origin(hint) in (list, Sequence) else None
+    is_union = typing.get_origin(item) in (typing.Union, types.UnionType)
+    parts = typing.get_args(item) if is_union else [item]
+    if not any(map(_is_exception, parts)):
+        return Answers.UNSAID
+    others = [one for one in parts if not _is_exception(one) and one is not types.NoneType]
+    return Answers.FOR_EACH_ROW if others else Answers.ERRORS
+
+
 def _unaliased(hint: Any) -> Any:
     """What an alias or a `NewType` stands for; an alias with arguments, or of itself, stays."""
     passed: list[Any] = []

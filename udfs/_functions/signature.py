@@ -22,8 +22,10 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._limits.by_key import key_parameters
 from .annotations import (
+    Answers,
     UnknownTypeError,
     Vector,
+    answers_of,
     from_annotation,
     function_hints,
     vector_of,
@@ -175,6 +177,7 @@ class FunctionSpec:
     returns: str | None  # DDL, as far as the annotation tells
     unread: str | None = None  # why the annotation of the result, if there is one, tells no type
     keyed_by: tuple[str, ...] = ()  # the parameters that make the keys of limits and budgets
+    answers: Answers = Answers.UNSAID  # of a vectorized function
 
     @property
     def full_name(self) -> str:
@@ -317,7 +320,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
 
 
 def _check_costs(spec: FunctionSpec, options: Options) -> None:
-    """Raises OptionError for what tells costs and cannot take the arguments of a row, however many columns there are."""
+    """Raises OptionError for what tells costs and cannot take the arguments of a row, of as many columns as may be."""
     asked: list[tuple[str, Any, int]] = [("batch_weight", options.batch_weight, 0)]
     for limit in options.rate_limit:
         asked += [("cost", limit.cost, 0), ("settle", limit.settle, 1)]
@@ -439,6 +442,7 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
         vectors=vectors,
         returns=returns,
         unread=unread,
+        answers=answers_of(hints.get("return")),
     )
 
 

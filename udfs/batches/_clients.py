@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from .._errors.exceptions import OptionError
+from .._errors.safe import safe_repr, type_name
+
 
 class CachedClient(ABC):
     """Makes a client when it is first asked for one; its pickle has none.
@@ -15,6 +18,11 @@ class CachedClient(ABC):
     """
 
     def __init__(self, make: Callable[[], Any] | None) -> None:
+        if make is not None and not callable(make):
+            raise OptionError(
+                f"client must be a function that makes the client, as each process needs one, such as "
+                f"functools.partial({type_name(make)}, ...), not {safe_repr(make)}"
+            )
         self._make = make
         self._client: Any = None
 
