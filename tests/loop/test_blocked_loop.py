@@ -85,6 +85,23 @@ def test_a_folder_of_the_users_may_be_called_like_a_library(name: str) -> None:
     assert not watchdog._is_library(f"{folder}_jobs/enrich.py")
 
 
+def test_what_a_library_has_generated_is_not_the_users() -> None:
+    """The client of redis makes a dataclass, whose `__init__` has no file; a user's `python -c` has none either."""
+
+    def frame_in(*files: str) -> Any:
+        call: Any = sys._getframe
+        for file in reversed(files):
+            made: dict[str, Any] = {"inner": call}
+            exec(compile("def called(): return inner()", file, "exec"), made)
+            call = made["called"]
+        return call()
+
+    [redis] = importlib.import_module("redis").__path__
+    own = f"{watchdog.OWN}_limits/coordinator.py"
+    assert watchdog._user_code(frame_in(own, f"{redis}/driver_info.py", "<string>")) == ("", ())
+    assert watchdog._user_code(frame_in(own, "<string>"))[0] == "called"
+
+
 # --- with a real loop -------------------------------------------------------------------------------------------------
 
 

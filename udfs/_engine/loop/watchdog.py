@@ -162,7 +162,7 @@ def _user_code(innermost: FrameType | None) -> tuple[str, Stack]:
             started = True
             if stack[number][0].f_code is result_of.__code__:  # open and close may take their time
                 break
-        elif started and not _is_library(file):
+        elif started and not _is_library(file) and not _is_generated(file, files[number - 1]):
             return _name(stack[: number + 1]), stack[number:]
     return "", ()
 
@@ -171,6 +171,11 @@ def _is_library(file: str) -> bool:
     """Whether it is code of Python's or of a data library's, which is never taken for the user's."""
     is_standard = file.startswith(STANDARD) and "-packages" not in file
     return is_standard or file.startswith(("<frozen", *_libraries()))
+
+
+def _is_generated(file: str, caller: str) -> bool:
+    """Whether it is code that a data library has made of a text, such as the `__init__` of a dataclass."""
+    return file == "<string>" and caller.startswith(_libraries())
 
 
 def _libraries() -> tuple[str, ...]:
