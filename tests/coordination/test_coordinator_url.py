@@ -32,6 +32,10 @@ def session(master: str = "local[2]", host: str = "127.0.0.1", app: str = "app-1
     return SimpleNamespace(_jsparkSession=None, sparkContext=context)
 
 
+async def limited(x: int) -> int:
+    return x
+
+
 def remote(app: str | None) -> Any:
     """As much of a Spark Connect session."""
     return SimpleNamespace(conf={"spark.app.id": app} if app else {})
@@ -112,9 +116,6 @@ def test_a_server_that_was_away_when_a_query_was_planned_is_told_of_its_limits_b
     """It counted as told, and the first calls of each later query of the application waited for a lease."""
     monkeypatch.setattr("asyncudf._spark.coordinators.SparkSession", SimpleNamespace(active=session))
 
-    async def limited(x: int) -> int:
-        return x
-
     first = start_server()
     udf = async_pandas_udf(rate_limit=RateLimit(10), job_capacity=5, coordinator=first.url)(limited)
     first.close()
@@ -143,9 +144,17 @@ def test_a_server_that_does_not_come_back_is_replaced(
     assert coordinator_url(None, session()) == after
 
 
-def test_a_forked_process_has_a_server_of_its_own(started: dict[Any, Server]) -> None:
-    """It does not take its parent's, and cannot end it."""
-    before = coordinator_url(None, session())
+def test_a_forked_process_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch, started: dict[Any, Server]) -> None:
+    """It does not take its parent's, and cannot end it. On one of the user's it counts for itself."""
+    monkeypatch.setattr("asyncudf._spark.coordinators.SparkSession", SimpleNamespace(active=session))
+    udf = async_pandas_udf(max_calls=8, coordinator="redis://cache")(limited)
+
+    def namespace() -> str:
+        config = coordinator_config(udf.spec, udf.options)
+        assert config is not None
+        return config.namespace
+
+    before, before_in = coordinator_url(None, session()), namespace()
     (server,) = started.values()
     child = os.fork()
     if child == 0:
@@ -153,11 +162,11 @@ def test_a_forked_process_has_a_server_of_its_own(started: dict[Any, Server]) ->
             server.close()
             own = coordinator_url(None, session())
             list(started.values())[-1].close()
-            os._exit(7 if own != before else 1)
+            os._exit(7 if own != before and namespace() != before_in else 1)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert server.is_ready()
-    assert coordinator_url(None, session()) == before
+    assert (coordinator_url(None, session()), namespace()) == (before, before_in)
 
 
 WAYS = r'.*coordinator="redis://.*scope="task"'

@@ -130,14 +130,15 @@ def test_no_second_has_too_many_and_nearly_all_are_used(server: Server, permits:
     """
     limit = RateLimit(permits)
     tasks = [Task([limit], ONE) for _ in range(number)]
-    calls = run(server, tasks, 12.0 if permits > 10 else 60.0, 0.01)
+    seconds = 60.0 if permits < 10 else 12.0 if permits / number <= 300 else 4.0
+    calls = run(server, tasks, seconds, 0.01)
     assert worst(calls, limit) <= 1.02 * permits + limit.saved + 1e-6
     used = sum(now >= 1.0 for now, _, _ in calls) / (calls[-1][0] - 1.0)
     assert used >= 0.95 * permits
     if permits / number >= 10:
-        late = Counter(task for now, task, _ in calls if now >= 6.0)
+        late = Counter(task for now, task, _ in calls if now >= seconds / 2)
         assert max(late.values()) <= 2 * min(late[number] for number in range(number))
-        assert sum(task.asked for task in tasks) <= 12 * max(12, 4 * number) + 20 * number
+        assert sum(task.asked for task in tasks) <= seconds * max(12, 4 * number) + 20 * number
 
 
 @pytest.mark.parametrize("number", [2, 10])
@@ -152,7 +153,7 @@ def test_a_task_takes_no_more_than_its_slots_can_use(
     Where slots and rate allow the same number of calls some of it is lost, for permits come in turns.
     """
     tasks = [Task([RateLimit(rate)], ONE, slots=slots // number, takes=takes) for _ in range(number)]
-    calls = run(server, tasks, 10.0)
+    calls = run(server, tasks, 10.0 if rate < 1000 else 5.0)
     allowed = min(rate, slots // number * number / takes)
     used = sum(now >= 3.0 for now, _, _ in calls) / (calls[-1][0] - 3.0)
     assert used >= (0.95 if slots / takes >= 1.5 * rate else 0.8) * allowed

@@ -31,7 +31,7 @@ from tests.kit.limited import most_within
 
 pytestmark = pytest.mark.services
 
-FAULT, SECONDS = 12.3, 40.0
+FAULT, SECONDS = 8.3, 32.0
 RATES = [(RateLimit(100), 5), (RateLimit(2), 20), (RateLimit(100, burst=300), 3)]
 
 

@@ -44,7 +44,7 @@ SERVE = """
 import contextlib, io, traceback
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what Java or a child prints is no answer
-spark = session(BUILDER)
+spark = session(BUILDER.config("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
 print("the session is there", file=answers, flush=True)
 for line in sys.stdin:
     printed, error = io.StringIO(), None
@@ -112,7 +112,8 @@ class SharedDriver:
         """`builder` is the Python expression of the session's builder."""
         self._has_unread_answer = False
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until close
-        self._process = begin(SERVE.replace("BUILDER", builder), stderr=self._errors, **environment)
+        program = SERVE.replace("BUILDER", builder)
+        self._process = begin(program, stderr=self._errors, **PRELOADED, **environment)
         try:
             self._read()
         except BaseException:

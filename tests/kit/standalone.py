@@ -15,6 +15,8 @@ from typing import Any
 
 import pyspark
 
+from tests.kit.drivers import DAEMON_FOLDER
+
 SPARK_HOME = Path(pyspark.__path__[0])
 # A daemon ends when its standard input does, at the latest with the tests, however they end.
 DAEMON = '"$@" & read -r line; kill $!; wait'
@@ -74,13 +76,14 @@ class StandaloneCluster:
         assert address is not None, f"{name} has ended:\n{''.join(lines[-30:])}"
         return address
 
-    def builder(self, cores: int = 1) -> str:
-        """The expression of a session's builder, with so many cores in each of two executors."""
+    def builder(self) -> str:
+        """The expression of a session's builder, with two cores in each of two executors."""
         settings = {
             "spark.driver.host": "127.0.0.1",
-            "spark.cores.max": 2 * cores,
-            "spark.executor.cores": cores,
+            "spark.cores.max": 4,
+            "spark.executor.cores": 2,
             "spark.executor.memory": "1g",
+            "spark.executorEnv.PYTHONPATH": DAEMON_FOLDER,
         }
         return f"SparkSession.builder.master({self.url!r}).config(map={settings!r})"
 

@@ -37,7 +37,7 @@ CONFIG = {
     "spark.python.task.killTimeout": "100ms",
     "spark.python.daemon.module": "preloaded_daemon",
     # Each query of the tests is a new one: to compile its expressions takes longer than to interpret them. The plans
-    # are the same; the cluster and Spark Connect compile them.
+    # are the same. Spark compiles them, as by default, in test_doors.py, and in drivers that a test starts for itself.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # Settings with which the same tests run once more, such as "spark.python.udf.pipelined.enabled=true".
     **dict(one.split("=") for one in os.environ.get("ASYNCUDF_TEST_CONF", "").split(",") if one),
@@ -122,7 +122,7 @@ SPECULATION = {
 @pytest.fixture(scope="session")
 def cluster(standalone: StandaloneCluster) -> Iterator[SharedDriver]:
     """A driver with two executors on a standalone cluster, two tasks in each; a task is tried four times."""
-    with contextlib.closing(SharedDriver(f"{standalone.builder(cores=2)}.config(map={SPECULATION!r})")) as driver:
+    with contextlib.closing(SharedDriver(f"{standalone.builder()}.config(map={SPECULATION!r})")) as driver:
         yield driver
 
 

@@ -70,8 +70,8 @@ def shown_in(password: str, data: bytes) -> bool:
     return any(part in text or ", ".join(str(ord(one)) for one in part) in text for part in parts)
 
 
-# One application after the other in a process, and one in a process that was forked off before. Of the first there is
-# all that Spark writes and shows; the last one runs a job, and has forked, when it is killed.
+# One application after the other in a process. Of the first there is all that Spark writes and shows; the other one
+# runs a job, and has forked, when it is killed.
 APPLICATIONS = """
 import urllib.request
 folder, shared = sys.argv[1:]
@@ -83,13 +83,6 @@ async def call(id: int) -> int:
 def five_calls_in_each_query(spark):
     assert len(spark.range(0, 5, 1, 1).select(call("id")).collect()) == 5
     assert spark.range(0, 5, 1, 1).select(call("id")).rdd.count() == 5  # no SQL query, a stage
-
-def local():
-    return session(SparkSession.builder.master("local[2]"))
-
-if (child := os.fork()) == 0:
-    five_calls_in_each_query(local())
-    os._exit(0)
 
 os.mkdir(folder + "/events")
 builder = SparkSession.builder.master("local[2]").config("spark.eventLog.enabled", "true").config(
@@ -116,12 +109,11 @@ for path in ("environment/", "SQL/execution/?id=0", "stages/stage/?id=0&attempt=
 for number, page in enumerate(pages):
     with open(f"{folder}/page{number}", "w") as file:
         file.write(page)
-assert os.waitpid(child, 0)[1] == 0
 tell("done")
 sys.stdin.readline()
 spark.stop()
 
-spark = local()
+spark = session(SparkSession.builder.master("local[2]"))
 five_calls_in_each_query(spark)
 url = coordinator_url(None)
 tell(url)
@@ -165,7 +157,7 @@ def test_each_application_has_its_own_which_is_shown_nowhere_and_ends_with_it(tm
         os.kill(started.pid, signal.SIGKILL)
         until(lambda: not is_there(second), "the server is gone")
         with redis.Redis.from_url(shared.url) as connection:
-            assert len(connection.keys("*:budget:*")) == 6, "one for each query of an application"  # type: ignore[arg-type]
+            assert len(connection.keys("*:budget:*")) == 4, "one for each query of an application"  # type: ignore[arg-type]
 
 
 def files_with(password: str, folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import CircuitBreaker, RateLimit, async_pandas_udf, http, ordered_wait
+from asyncudf import CircuitBreaker, RateLimit, async_pandas_udf, http, ordered_wait, unordered_wait
 from tests.kit.doors import through
 from tests.kit.http_services import serving
 from tests.kit.limited import ahead_of
@@ -34,12 +34,11 @@ def test_two_tasks_keep_one_rate(spark, journal, door, noting):
     assert burst_used(journal, LIMIT) <= 1 + 2  # 2% of leeway, and the moment between the two clocks
 
 
-@through("column", "table function", "unordered_wait")
-def test_two_tasks_keep_one_rate_for_each_key(spark, journal, door, noting):
+def test_two_tasks_keep_one_rate_for_each_key(spark, journal, noting):
     """One key has as many rows as the nine others together: it takes its time, and they do not wait for it."""
     limit = RateLimit(10, burst=1, by="id")
     rows = spark.range(0, 54, 1, 2).selectExpr("if(id % 2 = 0, 0, id % 9 + 1) AS id")
-    assert len(door(rows, noting(rate_limit=limit), "id").collect()) == 54
+    assert len(unordered_wait(rows, noting(rate_limit=limit)).collect()) == 54
     begun = {}
     for word, at, *key in map(str.split, journal.lines):
         if word == "call":

@@ -1,6 +1,5 @@
 """Executors without this library, and `ship`, which brings it."""
 
-import contextlib
 import importlib.util
 import io
 import json
@@ -18,7 +17,6 @@ import asyncudf
 from asyncudf import FunctionError, OptionError, async_pandas_udf, ship
 from asyncudf._spark.shipping import _zipped
 from tests.kit.drivers import SharedDriver
-from tests.kit.standalone import StandaloneCluster
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +26,7 @@ import json
 async def shout(word: str) -> str:
     return word.upper()
 
-words = spark.createDataFrame([("oslo",), ("bergen",)], "word string").repartition(2)
+words = spark.createDataFrame([("oslo",), ("bergen",)], "word string").coalesce(1)
 """
 
 TRY = """
@@ -103,10 +101,13 @@ def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(python)
 
 
-@pytest.fixture(scope="module")
-def lean_cluster(standalone: StandaloneCluster, lean_python: str) -> Iterator[SharedDriver]:
-    with contextlib.closing(SharedDriver(standalone.builder(), PYSPARK_PYTHON=lean_python)) as driver:
-        yield driver
+@pytest.fixture
+def lean_cluster(cluster: SharedDriver, lean_python: str) -> Iterator[SharedDriver]:
+    """Other tests find it as it was: without what is shipped."""
+    before = cluster.run("print(spark.sparkContext.pythonExec)").strip()
+    cluster.run(f"spark.sparkContext.pythonExec = {lean_python!r}")
+    yield cluster
+    cluster.run(f"spark.sparkContext.pythonExec = {before!r}; spark.sparkContext._python_includes.clear()")
 
 
 @pytest.fixture

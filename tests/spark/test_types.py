@@ -93,59 +93,51 @@ def seen(value) -> str:
     return f"{name} {value!r}" if isinstance(value, (str, bytes, float)) else f"{name} {value}"
 
 
-@async_pandas_udf("array<string>")
-async def look(*values):
-    return [seen(value) for value in values]
-
-
 EXPECTED = [text for _, text in COLUMNS.values()]
 
 
-def assert_seen(rows) -> None:
-    full, nulls, again = (rows[i] for i in sorted(rows))
+def assert_seen(full, nulls, again) -> None:
     assert dict(zip(COLUMNS, full, strict=True)) == dict(zip(COLUMNS, EXPECTED, strict=True))
     assert nulls == ["None"] * len(COLUMNS)
     assert again == full
 
 
-@through("column", "table function", "ordered_wait")
-def test_a_function_sees(everything, conf, door):
-    """Each type, exact, whatever the zone of the session, and the same at each door."""
-    conf("spark.sql.session.timeZone", "GMT+3")  # a name that Python does not know
-    assert_seen({row.row: row.result for row in door(everything, look, *COLUMNS).collect()})
-
-
 def echo_for(everything):
     fields = ", ".join(f"{name}_out: {everything.schema[name].dataType.simpleString()}" for name in COLUMNS)
 
-    @async_pandas_udf(f"struct<{fields}>")
+    @async_pandas_udf(f"seen array<string>, {fields}")
     async def echo(*values):
-        return {f"{name}_out": value for name, value in zip(COLUMNS, values, strict=True)}
+        echoed = {f"{name}_out": value for name, value in zip(COLUMNS, values, strict=True)}
+        return {"seen": [seen(value) for value in values], **echoed}
 
     return echo
 
 
-def assert_echoed(df) -> None:
-    """The results equal the columns that they came from, and these are what they were, judged by Spark itself."""
+def echoed(df):
+    """The rows of a DataFrame whose results equal the columns that they came from, and these are what they were.
+
+    Spark itself judges that.
+    """
     texts = []
     for name, (sql, _) in COLUMNS.items():
         texts += [sf.to_json(sf.struct(sf.col(out).alias("v"))).alias(out) for out in (name, f"{name}_out")]
         texts.append(sf.to_json(sf.expr(f"IF(row = 1, NULL, NAMED_STRUCT('v', {sql}))")).alias(f"{name}_was"))
-    rows = df.select("row", *texts).collect()
+    rows = sorted(df.select("row", "seen", *texts).collect())
     assert len(rows) == 3
     for row in rows:
         was = {name: row[f"{name}_was"] or "{}" for name in COLUMNS}
         assert {name: row[name] for name in COLUMNS} == was, "columns that came through"
         assert {name: row[f"{name}_out"] for name in COLUMNS} == was, "results"
+    return rows
 
 
 @pytest.mark.promise("types")
 @through("column", "table function", "ordered_wait")
-def test_a_function_gives_back(everything, conf, door):
-    """Each type comes out as it went in."""
-    conf("spark.sql.session.timeZone", "Asia/Kolkata")
+def test_a_function_sees_and_gives_back(everything, conf, door):
+    """Each type, exact, whatever the zone of the session, and the same at each door; it comes out as it went in."""
+    conf("spark.sql.session.timeZone", "GMT+5:30")  # a name that Python does not know
     results = door(everything, echo_for(everything), *COLUMNS)
-    assert_echoed(results.select("row", *COLUMNS, "result.*"))
+    assert_seen(*(row.seen for row in echoed(results.select("row", *COLUMNS, "result.*"))))
 
 
 FIRST, LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
