@@ -17,6 +17,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,21 +213,22 @@ with open(sys.argv[1], "wb") as file:
 
 READ = """
 import json, pickle, sys
-with open(sys.argv[1], "rb") as file:
-    weather, task, twice = pickle.load(file)
-import asyncudf, pyarrow
-from asyncudf.testing import run_rows
-(column,) = (batch for batch in task(iter([pyarrow.array(["Oslo", "Atlantis"])])) if len(batch))
-print(json.dumps({
-    "file": asyncudf.__file__,
-    "rows": [row["value"] and row["value"].temp for row in run_rows(weather, ["Oslo", "Atlantis"])],
-    "values": [row["value"] for row in column.to_pylist()],
-    "errors": [row["error"] and row["error"]["type"] for row in column.to_pylist()],
-    "attempts": [row["error"] and row["error"]["attempts"] for row in column.to_pylist()],
-    "capacity": weather.options.capacity,
-    "twice": run_rows(twice, ["a"]),
-    "is_one": isinstance(weather, asyncudf.AsyncUDF),
-}))
+for name in sys.argv[1:]:
+    with open(name, "rb") as file:
+        weather, task, twice = pickle.load(file)
+    import asyncudf, pyarrow
+    from asyncudf.testing import run_rows
+    (column,) = (batch for batch in task(iter([pyarrow.array(["Oslo", "Atlantis"])])) if len(batch))
+    print(json.dumps({
+        "file": asyncudf.__file__,
+        "rows": [row["value"] and row["value"].temp for row in run_rows(weather, ["Oslo", "Atlantis"])],
+        "values": [row["value"] for row in column.to_pylist()],
+        "errors": [row["error"] and row["error"]["type"] for row in column.to_pylist()],
+        "attempts": [row["error"] and row["error"]["attempts"] for row in column.to_pylist()],
+        "capacity": weather.options.capacity,
+        "twice": run_rows(twice, ["a"]),
+        "is_one": isinstance(weather, asyncudf.AsyncUDF),
+    }))
 """
 
 
@@ -237,13 +239,14 @@ def run_program(python: str | Path, text: str, folder: Path, *arguments: str | P
     return run(python, "-I", program, *arguments, cwd=folder)
 
 
-def pass_on(writer: str | Path, reader: str | Path, folder: Path) -> Any:
-    """What `reader` makes of the functions that `writer` has pickled and left."""
-    pickled = folder / "functions.pickle"
-    run_program(writer, WRITE, folder, pickled)
-    told = json.loads(run_program(reader, READ, folder, pickled))
-    file = told.pop("file")
-    assert told == {
+def pass_on(writers: Sequence[str | Path], reader: str | Path, folder: Path) -> Any:
+    """What `reader` makes of the functions that each of `writers` has pickled and left; returns its library's file."""
+    pickled = [folder / f"functions-{number}.pickle" for number, _ in enumerate(writers)]
+    for writer, file in zip(writers, pickled, strict=True):
+        run_program(writer, WRITE, folder, file)
+    told = [json.loads(line) for line in run_program(reader, READ, folder, *pickled).splitlines()]
+    expected = {
+        "file": told[0]["file"],
         "rows": [8.0, None],
         "values": [{"temp": 8.0, "sky": "clear"}, None],
         "errors": [None, "LookupError"],
@@ -252,7 +255,8 @@ def pass_on(writer: str | Path, reader: str | Path, folder: Path) -> Any:
         "twice": ["a", "a"],
         "is_one": True,
     }
-    return file
+    assert told == [expected] * len(writers)
+    return expected["file"]
 
 
 def is_within(file: str, python: Path) -> bool:
@@ -262,7 +266,7 @@ def is_within(file: str, python: Path) -> bool:
 
 def test_a_function_pickled_in_one_process_runs_in_another(tmp_path: Path) -> None:
     """As PySpark sends it to its workers: they have the library, and nothing of the program that declared it."""
-    pass_on(sys.executable, sys.executable, tmp_path)
+    pass_on([sys.executable], sys.executable, tmp_path)
 
 
 @pytest.mark.services
@@ -276,6 +280,4 @@ class TestElsewhere:
 
     def test_a_function_of_an_earlier_process_runs(self, elsewhere: Path, tmp_path: Path) -> None:
         """Made there, and made here: driver and workers need not have got the library in the same way."""
-        for writer in (elsewhere, sys.executable):
-            file = pass_on(writer, elsewhere, tmp_path)
-            assert is_within(file, elsewhere)
+        assert is_within(pass_on([elsewhere, sys.executable], elsewhere, tmp_path), elsewhere)
