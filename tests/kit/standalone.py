@@ -16,6 +16,7 @@ from typing import Any
 import pyspark
 
 from tests.kit.drivers import DAEMON_FOLDER
+from tests.kit.java import ARCHIVE
 
 SPARK_HOME = Path(pyspark.__path__[0])
 # A daemon ends when its standard input does, at the latest with the tests, however they end.
@@ -85,6 +86,8 @@ class StandaloneCluster:
             "spark.executor.memory": "1g",
             "spark.executorEnv.PYTHONPATH": DAEMON_FOLDER,
         }
+        if ARCHIVE.exists():
+            settings["spark.executor.extraJavaOptions"] = f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
         return f"SparkSession.builder.master({self.url!r}).config(map={settings!r})"
 
     def close(self) -> None:
