@@ -80,7 +80,7 @@ class Noted(Findable):
 
 
 @pytest.mark.promise("submit", "Submit and collect")
-def test_rows_are_submitted_today_and_collected_in_another_session(spark, service, rows, tmp_path, capsys):
+def test_rows_are_submitted_today_and_collected_in_another_session(spark, service, rows, tmp_path, capsys, caplog):
     """One job expires, one is not given at first; some answers do not fit, and one request is a bad one."""
     states, failures = iter(["ended", "expired"]), iter([web.Response(status=500)])
     service.ends = lambda job: next(states, "ended")
@@ -112,6 +112,7 @@ def test_rows_are_submitted_today_and_collected_in_another_session(spark, servic
 
     submission = Submission.open(state, spark.newSession())
     assert submission.wait().exit_code == 0
+    assert "cannot be fetched: HTTPError: HTTP Error 500" in caplog.text
     assert main(["batches", state, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["is_done"], told["attempt"], told["requests"]["failed"]) == (True, 2, 1)
