@@ -25,13 +25,6 @@ def warehouse(spark):
     return Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))
 
 
-def test_a_path_is_taken_to_the_letter(spark, tmp_path):
-    """Spark reads `run[1]` as a pattern, found nothing there, and each update called for everything again."""
-    table = LookupTable(spark, str(tmp_path / "run[1] {a,b} *?\\d at 12:30" / "t:*"), length)
-    assert update(table, cities(spark, "Oslo")) == (1, 0, 0)
-    assert update(table, cities(spark, "Oslo")) == (0, 1, 0)
-
-
 def forget(spark, name, folder):
     """What the end of a session does to a table, where only Spark's memory knows of it."""
     shutil.copytree(folder, f"{folder}_kept")
@@ -39,34 +32,29 @@ def forget(spark, name, folder):
     shutil.move(f"{folder}_kept", folder)
 
 
-def test_files_of_a_table_that_the_catalog_has_forgotten_are_not_paid_for_again(spark, name, warehouse, journal):
-    """A join gave NULLs, and an update called for everything before it failed to write."""
+def test_a_table_of_the_catalog(spark, name, warehouse, journal):
+    """It keeps its format whichever way it is named, and what the catalog has forgotten is not paid for again.
+
+    A join gave NULLs then, and an update called for everything before it failed to write.
+    """
 
     async def noted(city: str) -> int:
         journal.write("call", city)
         return len(city)
 
-    df = cities(spark, "Oslo", "Paris")
-    update(LookupTable(spark, name, noted), df)
+    df = cities(spark, "Oslo", "Paris", "Rome")
+    assert update(LookupTable(spark, name, noted, format="orc", wave=2), df) == (3, 0, 0)
+    table = LookupTable(spark, f"default.`{name.upper()}`", noted)
+    assert update(table, cities(spark, "Oslo", "Bonn")) == (1, 1, 0)
+    assert spark.table(name).count() == 4
+    assert sorted(table.join(df).collect()) == [("Oslo", 4), ("Paris", 5), ("Rome", 4)]
     forget(spark, name, warehouse / name)
     table = LookupTable(spark, name, noted)
     with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
         table.join(df)
     with pytest.raises(PySparkException, match="LOCATION_ALREADY_EXISTS"):
         update(table, df)
-    assert len(journal) == 2
-
-
-def test_what_a_killed_update_leaves_behind_is_not_minded(spark, tmp_path):
-    """It may be all that there is."""
-    table = LookupTable(spark, str(tmp_path / "t"), length)
-    for wave, reused in [("a", 0), ("b", 1)]:
-        left = tmp_path / "t" / f"wave={wave}" / "_temporary" / "0" / "_temporary"
-        left.mkdir(parents=True)
-        (left / "part-0.parquet").write_bytes(b"PAR1 torn")
-        assert update(table, cities(spark, "Oslo")) == (1 - reused, reused, 0)
-        assert left.exists()
-    assert table.to_df().count() == 1
+    assert len(journal) == 4
 
 
 def test_a_table_is_made_without_a_job(spark, name, no_job):
@@ -76,9 +64,7 @@ def test_a_table_is_made_without_a_job(spark, name, no_job):
     assert spark.table(name).select("arguments.*").columns == ["a.b `c`"]
 
 
-def test_a_table_keeps_its_format_whichever_way_it_is_named(spark, name, tmp_path):
-    assert update(LookupTable(spark, name, length, format="orc"), cities(spark, "Oslo")) == (1, 0, 0)
-    assert update(LookupTable(spark, f"default.`{name.upper()}`", length), cities(spark, "Oslo", "Rome")) == (1, 1, 0)
+def test_files_are_read_in_the_format_that_is_named(spark, tmp_path):
     where = str(tmp_path / "t")
     update(LookupTable(spark, where, length, format="orc"), cities(spark, "Oslo"))
     table = LookupTable(spark, where, length)

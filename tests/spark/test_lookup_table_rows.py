@@ -1,7 +1,11 @@
 """Which rows of a LookupTable count, whatever columns and functions are called, and what is never one of them."""
 
+from collections import Counter
+from functools import reduce
+
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from asyncudf import FunctionError, LookupTable, OptionError
@@ -54,12 +58,16 @@ def test_a_stream_is_joined_as_it_comes_and_updates_batch_by_batch(spark, tmp_pa
     writer = stream.writeStream.foreachBatch(lambda batch, number: done.append(update(table, batch)))
     to_its_end(writer)
     assert sorted(done) in ([(1, 0, 0), (1, 1, 0)], [(0, 1, 0), (2, 0, 0)])
-    for how, where in [("left", "t"), ("inner", "t"), ("left", "none"), ("inner", "none")]:
-        joined = LookupTable(spark, str(tmp_path / where), length, "line").join(stream, how=how)
-        to_its_end(joined.writeStream.format("memory").queryName("lookup_joined"), f"{how} {where}")
-        found = sorted(tuple(row) for row in spark.table("lookup_joined").collect())
-        count = 0 if (how, where) == ("inner", "none") else 3
-        assert [length for _, length in found] == [4 if where == "t" else None] * count
+    joins = [
+        LookupTable(spark, str(tmp_path / where), length, "line")
+        .join(stream, how=how)
+        .withColumn("joined", sf.lit(f"{how} {where}"))
+        for how in ("left", "inner")
+        for where in ("t", "none")
+    ]
+    to_its_end(reduce(DataFrame.union, joins).writeStream.format("memory").queryName("lookup_joined"), "joins")
+    found = Counter((row.joined, row.length) for row in spark.table("lookup_joined").collect())
+    assert found == {("left t", 4): 3, ("inner t", 4): 3, ("left none", None): 3}
 
 
 def test_a_job_that_fails_is_an_error_of_spark(spark, tmp_path):

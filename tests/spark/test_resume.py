@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from asyncudf import ResultStore
+from tests.kit.batch_services import billing
 from tests.kit.drivers import HEAD, driver
 from tests.kit.programs import run_program
 
@@ -27,6 +28,7 @@ ROWS, ANSWERED = 120, 45
 PROGRAM = """
 import aiohttp
 from functools import partial
+from tests.kit.batch_services import Findable
 
 def enriched(spark, entry_point, url, folder):
     @async_pandas_udf(
@@ -56,6 +58,15 @@ def enriched(spark, entry_point, url, folder):
         )
         query.awaitTermination()
         return spark.read.parquet(folder + "/out")
+    if entry_point == "submit":
+        @batch_function("bigint", parse=lambda answer: answer["value"])
+        def doubled(n: int):
+            return {"n": n}
+
+        state = folder + "/state"
+        submission = submit(numbers, doubled, "n", service=Findable(url, max_requests=50), state=state)
+        assert submission.wait().may_be_twice == 0
+        return submission.collect().select(doubled.__name__).toDF("asked")
     if entry_point == "sink":
         report = async_sink(numbers, asked)
         assert report.rows == report.written + report.reused == ROWS, report
@@ -192,19 +203,31 @@ def test_a_worker_or_an_executor_that_is_killed(cluster, server, tmp_path, entry
     assert_nothing_is_paid_twice(server, before, calls)
 
 
-def test_a_driver_that_is_killed(spark, tmp_path, alive):
+def test_a_driver_that_is_killed(spark, tmp_path, alive, monkeypatch):
     """Another one runs the queries again. The first has all of them at once, each with a store of its own, and a
-    monitor, whose workers end like all others.
+    monitor, whose workers end like all others; and a submission, of which a worker was killed before it.
     """
+    monkeypatch.setattr("asyncudf._batches.writer.QUIET", 0.0)  # all workers of the killed driver have ended
     entry_points = ["column", "streaming", "table function", "stream_sink"]
     folders = {entry_point: tmp_path / entry_point.replace(" ", "_") for entry_point in entry_points}
     for folder in folders.values():
         folder.mkdir()
     with contextlib.ExitStack() as stack:
         servers = {entry_point: stack.enter_context(Server()) for entry_point in entry_points}
+        url, jobs = stack.enter_context(billing())
+        senders, gone = [], threading.Event()
+        stack.callback(gone.set)
+
+        def disturb(step, pid):
+            if step == "submit after" and len(senders) < 2:
+                senders.append(pid)
+                os.kill(pid, signal.SIGKILL) if len(senders) == 1 else gone.wait()
+
+        jobs.disturb, jobs.answer = disturb, lambda body, asked: {"value": 10 * body["n"]}
         queries = [(one, servers[one].url, str(folders[one])) for one in entry_points]
+        queries.append(("submit", url, str(tmp_path)))
         program = f"""
-spark = session(SparkSession.builder.master("local[8]"))
+spark = session(SparkSession.builder.master("local[12, 4]"))
 with asyncudf.monitor(spark):
     threads = [threading.Thread(target=ask, args=(spark.newSession(), *query)) for query in {queries!r}]
     for thread in threads:
@@ -215,15 +238,21 @@ with asyncudf.monitor(spark):
         job = stack.enter_context(driver(PROGRAM + program))
         for one in entry_points:
             is_stopped_half_way(servers[one], folders[one])
+        until(lambda: len(senders) == 2, "a second job is taken")
         assert job.poll() is None
         jvm = jvm_of(next(iter(servers[entry_points[0]].pids)))
         os.killpg(job.pid, signal.SIGKILL)
         until(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, "the JVM has ended")
-        workers = set.union(*(server.pids for server in servers.values()))
+        workers = set.union(set(senders), *(server.pids for server in servers.values()))
         until(lambda: not any(map(alive, workers)), "the workers have ended")
+        gone.set()
+        before = {one: goes_on(servers[one]) for one in entry_points}
+        again = tmp_path / "again.py"
+        again.write_text(
+            f"{HEAD}\n{PROGRAM}\nspark = session(SparkSession.builder)\n[ask(spark, *query) for query in {queries!r}]"
+        )
+        assert run_program(spark, again, folder=tmp_path).split() == ["True"] * len(queries)
         for one in entry_points:
-            before, calls = goes_on(servers[one])
-            again = tmp_path / "again.py"
-            again.write_text(f"{HEAD}\n{PROGRAM}\nask(session(SparkSession.builder), *sys.argv[1:])")
-            assert run_program(spark, again, one, servers[one].url, folders[one], folder=tmp_path).strip() == "True"
-            assert_nothing_is_paid_twice(servers[one], before, calls)
+            assert_nothing_is_paid_twice(servers[one], *before[one])
+        assert len({one.key for one in jobs.jobs.values()}) == len(jobs.jobs) == 3
+        assert set(jobs.billed.values()) == {1}

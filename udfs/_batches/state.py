@@ -190,9 +190,10 @@ class StateFolder:
         """Send parts as jobs, a task for each; the events that it returns are in the journal."""
         place = self._wave("journal")
         frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
+        seen, lines = Observation(), sf.concat_ws(BETWEEN, sf.collect_list("value")).alias("lines")
         with self._settings():
-            frame.write.options(**AT_TASK_END).text(place)
-        return [Event.from_json(line) for line in self._text(place)]
+            frame.observe(seen, lines).write.options(**AT_TASK_END).text(place)
+        return [Event.from_json(line) for line in seen.get["lines"].split(BETWEEN)]
 
     def poll(self, task: PollTask) -> list[Any]:
         numbers = self.session.range(0, len(task.jobs), 1, min(len(task.jobs), self.slots))
@@ -205,17 +206,20 @@ class StateFolder:
         place = self._wave("results")
         frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
         self._write_results(frame.mapInArrow(task, self._result_schema()), place)
-        written = self._load(place, self._result_schema())
-        troubles = written.where(sf.col("kind") == "trouble").select("part", "error.type", "error.message").collect()
-        errors = [(row["part"], f"{row['type']}: {row['message']}") for row in troubles]
-        return self._counts(written, _rank("kind")), errors
+        error = sf.concat_ws(": ", "error.type", "error.message")
+        trouble = sf.max(sf.when(sf.col("kind") == "trouble", error)).alias("trouble")
+        counted = self._counted(self._load(place, self._result_schema()), _rank("kind"), trouble)
+        troubles = [(row["part"], row["trouble"]) for row in counted if row["trouble"] is not None]
+        return self._settled(counted), troubles
 
     def recount(self) -> list[Event]:
         """What came of each part that has results."""
+        if not self._is_there("results"):
+            return []
         # A request that was settled twice, or whose answer was read again, counts once.
         best = sf.min(sf.struct(_rank("kind"), "unparsed", "costs")).alias("best")
         each = self.results().where(sf.col("kind") != "trouble").groupBy("attempt", "part", "key").agg(best)
-        return self._counts(each.select("attempt", "part", "best.*"), sf.col("rank"))
+        return self._settled(self._counted(each.select("attempt", "part", "best.*"), sf.col("rank")))
 
     def reparse(self, task: ReparseTask) -> bool:
         """Read answers again that could not be read; returns whether any can be now."""
@@ -242,16 +246,20 @@ class StateFolder:
         first = ended.agg(sf.min_by(sf.struct("kind", "value", "error"), order).alias("first"))
         return first.select("key", "first.*").where(sf.col("kind") == kind)
 
-    def _counts(self, results: DataFrame, rank: Any) -> list[Event]:
+    def _counted(self, results: DataFrame, rank: Any, *more: Any) -> list[Any]:
+        """The figures of each part."""
         kinds = [sf.count(sf.when(rank == place, 1)).alias(kind) for place, kind in enumerate(KINDS)]
         unparsed, number = sf.count(sf.when(sf.col("unparsed"), 1)), sf.count(sf.when(rank < len(KINDS), 1))
-        sums = [*kinds, unparsed.alias("unparsed"), number.alias("requests"), *self._sum_of_costs("costs")]
+        sums = [*kinds, unparsed.alias("unparsed"), number.alias("requests"), *self._sum_of_costs("costs"), *more]
+        return list(results.groupBy("attempt", "part").agg(*sums).collect())
+
+    def _settled(self, counted: Sequence[Any]) -> list[Event]:
         return [
             Event(
                 0.0, "", "settled", costs=[row[f"cost{i}"] for i in range(self.budgets)],
                 **{name: row[name] for name in ("attempt", "part", "requests", "unparsed", *KINDS)},
             )
-            for row in results.groupBy("attempt", "part").agg(*sums).collect()
+            for row in counted
         ]  # fmt: skip
 
     # Requests: `key`, `arguments` and `error`, of the attempt before.
@@ -305,7 +313,7 @@ class StateFolder:
         )  # fmt: skip
 
     def _sum_of_costs(self, column: str) -> list[Any]:
-        return [sf.sum(sf.col(column).getItem(i)).alias(f"cost{i}") for i in range(self.budgets)]
+        return [sf.sum(sf.get(column, sf.lit(i))).alias(f"cost{i}") for i in range(self.budgets)]
 
     # Reading and writing.
 

@@ -208,6 +208,7 @@ class Submission:
         self.state: str = folder.path
         self._folder, self._submitted = made.submitted(folder, manifest, store)
         self._function, self._manifest, self._store, self._reparses = made.function, manifest, store, reparses
+        self._is_done = False  # as far as it is known; what is done stays so
 
     @classmethod
     def open(
@@ -324,7 +325,8 @@ class Submission:
     # Looking and waiting.
 
     def _look(self, partial: bool) -> None:
-        if self._submitted.progress().is_done and not self._reparses:
+        if self._is_done or (not self._reparses and self._submitted.progress().is_done):
+            self._is_done = True
             return
         status = self.wait(timeout=0)
         if not status.is_done and not flag(partial, "partial"):
@@ -343,6 +345,7 @@ class Submission:
             if not for_all and not writer.is_accepted and writer.progress.of("sent"):
                 writer.round()  # to hear of jobs that were sent just now
             status = self._status(writer.progress, {id_: one.value for id_, one in writer.states.items()})
+            self._is_done = status.is_done
             if repr(status) != said:
                 said = repr(status)
                 logger.info("%s", said)

@@ -32,6 +32,7 @@ FUNCTION, VERSION = "function", "version"
 WAVE = "wave"  # tells the batches apart
 COLUMNS = (KEY, RESULT, ERROR, CALLED_AT, FUNCTION, VERSION, WAVE)
 SUCCEEDED_AT = "succeeded_at"  # a column of `_newest`
+IS_KNOWN = "is_known"  # a column of `looked_up`
 OUTCOME, JOIN_KEY = "asyncudf outcome", "asyncudf key"  # for a moment beside the user's columns
 FILE_FORMATS = ("parquet", "orc", "avro")  # folders of files, without transactions
 NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of columns
@@ -199,14 +200,18 @@ class ResultTable:
             )
         )
 
-    def missing(self, keys: DataFrame, ttl: float | None, error_ttl: float | None) -> DataFrame:
-        """The keys without a result or an error that counts: for so many seconds; with None always, and never."""
+    def looked_up(self, keys: DataFrame, ttl: float | None, error_ttl: float | None) -> DataFrame:
+        """The keys, and whether each `IS_KNOWN`: has a result or an error that counts.
+
+        They count for so many seconds; with None a result always does, and an error never.
+        """
         self._make(keys.schema[KEY].dataType)
         known = self._newest(keys.schema[KEY].dataType)
         counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
         if error_ttl is not None:
             counts = counts | (sf.col(ERROR).isNotNull() & (sf.col(CALLED_AT) > _before(error_ttl)))
-        return keys.join(known.where(sf.coalesce(counts, sf.lit(False))).select(KEY), on=KEY, how="left_anti")
+        found = keys.join(known.select(KEY, counts.alias(IS_KNOWN)), on=KEY, how="left")
+        return found.select(KEY, sf.coalesce(IS_KNOWN, sf.lit(False)).alias(IS_KNOWN))
 
     def joined(self, df: DataFrame, how: str) -> DataFrame:
         """A DataFrame with the results for its arguments beside its own columns."""

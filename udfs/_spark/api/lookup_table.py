@@ -9,13 +9,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from pyspark.sql import functions as sf
+
 from ..._errors.checks import flag, optional, positive_int, seconds, text
 from ..._errors.exceptions import OptionError, ResultError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnNullInput
 from ..._functions.retry import EndedAttempt, RetryStrategy
-from ..lookup_table import KEY, OUTCOME, ResultTable, key_batches, keys_of
+from ..lookup_table import IS_KNOWN, KEY, OUTCOME, ResultTable, key_batches, keys_of
 from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
 from .stream import unordered_wait
@@ -134,12 +136,11 @@ class LookupTable:
         """
         flag(progress, "progress")
         with contextlib.ExitStack() as stack:
-            keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
-            stack.callback(keys.unpersist)
-            missing = self._table.missing(keys, self._ttl, self._error_ttl).persist()
-            stack.callback(missing.unpersist)
-            count, done = missing.count(), Counter[str]()
-            reused = keys.count() - count
+            keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL)
+            found = self._table.looked_up(keys, self._ttl, self._error_ttl).persist()
+            stack.callback(found.unpersist)
+            [reused, count] = found.agg(sf.count_if(IS_KNOWN), sf.count_if(~sf.col(IS_KNOWN))).collect()[0]
+            missing, done = found.where(~sf.col(IS_KNOWN)), Counter[str]()
             if progress and count:
                 stack.enter_context(monitor(self._spark, progress=True))
             for part in key_batches(self._spark, missing, count, self._wave):

@@ -181,7 +181,9 @@ def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> 
 
 
 def _cores(df: DataFrame) -> int:
-    """Tasks that run at a time: Spark makes so many partitions of rows that are nowhere yet."""
+    """Tasks that run at a time; over Spark Connect, as many as the partitions of rows that are nowhere yet."""
+    if hasattr(df, "_jdf"):
+        return df.sparkSession.sparkContext.defaultParallelism
     numbered = df.sparkSession.range(10_000).select(sf.spark_partition_id().alias("partition"))
     last: int = numbered.agg(sf.max("partition")).collect()[0][0]
     return last + 1
