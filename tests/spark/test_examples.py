@@ -176,7 +176,7 @@ def test_ordered_and_unordered_shows_each_order_and_its_price(run: Run) -> None:
     assert unordered.index(7) < unordered.index(0)  # quick rows of the second group pass the slow one of the first
     fenced = orders["unordered with watermarks"]
     assert [sorted(group) for group in fenced] == [rows[start : start + 6] for start in range(0, 24, 6)]
-    assert fenced[0][-1] == 0  # within a group the slow row still comes last
+    assert fenced[0].index(0) > 0  # within a group quick rows still pass the slow one
     assert seconds["ordered, queue_size=capacity"] > 4 * 0.3  # one slow row after the other
     quick = max(seconds["ordered"], seconds["unordered"], seconds["unordered with watermarks"])
     assert quick < seconds["ordered, queue_size=capacity"]
