@@ -62,6 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Without what asyncio says of a session that another test has left to the garbage collector."""
+    caplog.handler.addFilter(lambda record: record.name != "asyncio" or not record.msg.startswith("Unclosed"))
+    return caplog
+
+
 def pytest_collection_finish() -> None:
     """Python's garbage collector looks no more at the thousands of collected tests each time that it runs."""
     gc.collect()
