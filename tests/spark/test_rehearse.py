@@ -173,6 +173,8 @@ def test_a_budget_that_the_job_will_spend_is_noted(cities, price, journal):
     told = rehearse(cities, price, "city", sample=10, max_calls=300)
     assert (told.columns, told.sample, told.as_is.calls, len(journal)) == (("city",), 10, ROWS, 10)
     assert "all calls need more than the budget of 300 calls, and then the job ends" in told.notes
+    told = rehearse(cities, price, "city", sample=10, budget=Budget(300, "calls", per="month"), on_spent="null")
+    assert "all calls need more than the budget of 300 calls a month, and later rows have no result" in told.notes
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options
 from ..._functions.signature import batch_rows
 from ..._limits.budget import CALLS, budget_label
+from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from ..column import Called
@@ -241,17 +242,20 @@ def _notes(
     yield from _failed(tasks)
     running = max(1, min(job.slots, len(job.partitions)))
     wanted = min(udf.options.slots * running, udf.options.job_capacity or math.inf, sum(job.partitions))
+    larger, made = wanted * ROUNDS * LIGHT // (LIGHT - 1), sum(len(task.records) for task in tasks)
     if model.concurrency is not None:
         yield f"with more than about {model.concurrency:.0f} calls in flight the service only gets slower"
-    elif model.calls and wanted > SLACK * model.most and called > model.most:
+    elif (
+        model.calls and wanted > SLACK * model.most and called > model.most and larger > made
+    ):  # else a limit held them
         yield (
             f"the sample had at most {things(model.most, 'call')} in flight, the job will have {wanted}: whether the "
-            f"service is as fast then shows with sample={wanted * ROUNDS * LIGHT // (LIGHT - 1)}"
+            f"service is as fast then shows with sample={larger}"
         )
     if (bucket := model.bucket) is not None:
         yield f"the service took at least about {bucket.rate:.3g} calls a second and refused others"
     elif not udf.options.rate_limit and as_is.seconds.likely > 0:
-        made, a_minute = sum(len(task.records) for task in tasks), 60 * as_is.calls / as_is.seconds.likely
+        a_minute = 60 * as_is.calls / as_is.seconds.likely
         if min(as_is.calls, a_minute) > 2 * made:
             yield (
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
@@ -276,8 +280,10 @@ def _ends(options: Options, as_is: Forecast) -> Iterator[str]:
     if options.on_error is OnError.RAISE and as_is.failures.likely >= 0.5:
         yield "the first failed row ends the job, by on_error='raise'"
     for budget in options.budgets:
-        if budget.by is None and budget.per is None:
+        if budget.by is None:
             need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
-            if need is not None and need.likely > budget.amount:
+            window = Windows(budget.per).at(time.time())
+            windows = 1 + as_is.seconds.likely / (window.end - window.start)
+            if need is not None and need.likely > budget.amount * windows:
                 what = "and then the job ends" if options.on_spent is OnSpent.RAISE else "and later rows have no result"
                 yield f"all calls need more than the budget of {one_line(budget_label(budget))}, {what}"
