@@ -245,9 +245,7 @@ def _notes(
     larger, made = wanted * ROUNDS * LIGHT // (LIGHT - 1), sum(len(task.records) for task in tasks)
     if model.concurrency is not None:
         yield f"with more than about {model.concurrency:.0f} calls in flight the service only gets slower"
-    elif (
-        model.calls and wanted > SLACK * model.most and called > model.most and larger > made
-    ):  # else a limit held them
+    elif model.calls and wanted > SLACK * model.most and called > model.most and larger > made:  # else a limit does it
         yield (
             f"the sample had at most {things(model.most, 'call')} in flight, the job will have {wanted}: whether the "
             f"service is as fast then shows with sample={larger}"
