@@ -132,7 +132,8 @@ class MemoryFolder:
         for part in task.over:
             rows = self.disk.parts[attempt][part]
             asked = self._requests([(row["key"], tuple(row["arguments"].values()), row["error"]) for row in rows])
-            batch = asked.append_column("part", pa.array([part] * len(rows)))
+            columns, names = [*asked.columns, pa.array([part] * len(rows))], [*asked.schema.names, "part"]
+            batch = pa.RecordBatch.from_arrays(columns, names=names)
             self._step("settle task before")
             found = self._run(task, batch)
             self._step("settle task done")
