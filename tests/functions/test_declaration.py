@@ -351,3 +351,21 @@ def test_what_tells_costs_takes_the_arguments_of_a_row(options: Any, text: str) 
 )
 def test_a_column_may_be_left_out_where_the_function_has_a_default(function: Any) -> None:
     async_pandas_udf(ask, "string", budget=Budget(1, reserve=0.1, settle=function))
+
+
+def test_what_tells_costs_may_be_wrapped() -> None:
+    """A wrapper is what is called: it may take other arguments than the function that it wraps."""
+
+    def of_answer(answer: Any) -> float:
+        return 1.0
+
+    @functools.wraps(of_answer)
+    def settle(tenant: str, text: str, answer: Any) -> float:
+        return of_answer(answer)
+
+    @functools.wraps(of_answer)
+    def settle_any(*row: Any, **options: Any) -> float:
+        return of_answer(row[-1])
+
+    for function in (settle, settle_any):
+        async_pandas_udf(ask, "string", budget=Budget(1, reserve=0.1, settle=function))

@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from asyncudf import FunctionError, async_pandas_udf
+from asyncudf._arrow.vectors import SinkCodec
 from asyncudf._functions.annotations import Answers, Vector
 from asyncudf.testing import run_rows
 
@@ -106,8 +107,14 @@ def test_scalars_of_these_packages_are_no_vectors() -> None:
     assert async_pandas_udf(call, "int").spec.vectors == ()
 
 
+ErrorsOrNone = TypeAliasType("ErrorsOrNone", list[Exception | None])
+
+
 async def errors(x: pd.Series) -> list[Exception | None]: ...  # type: ignore[empty-body]
-async def only_errors(x: pd.Series) -> List[ValueError]: ...  # type: ignore[empty-body]  # noqa: UP006
+async def errors_of_aliases(x: pd.Series) -> ErrorsOrNone: ...  # type: ignore[empty-body]
+async def old_errors(x: pd.Series) -> List[Optional[ValueError]]: ...  # type: ignore[empty-body]  # noqa: UP006, UP045
+async def some_errors(x: pd.Series) -> list[ValueError]: ...  # type: ignore[empty-body]
+async def errors_or_nothing(x: pd.Series) -> list[Exception | None] | None: ...
 async def values_or_errors(x: pd.Series) -> Sequence[int | Exception | None]: ...  # type: ignore[empty-body]
 async def values(x: pd.Series) -> list[int]: ...  # type: ignore[empty-body]
 
@@ -116,11 +123,24 @@ async def values(x: pd.Series) -> list[int]: ...  # type: ignore[empty-body]
     ("function", "answers"),
     [
         (errors, Answers.ERRORS),
-        (only_errors, Answers.ERRORS),
+        (old_errors, Answers.ERRORS),
+        (errors_of_aliases, Answers.ERRORS),
+        (some_errors, Answers.UNSAID),
+        (errors_or_nothing, Answers.UNSAID),
         (values_or_errors, Answers.FOR_EACH_ROW),
         (values, Answers.UNSAID),
         (stubs, Answers.UNSAID),
     ],
 )
 def test_a_list_with_exceptions_is_an_answer_for_each_row(function: Any, answers: Answers) -> None:
+    """Not the list of those that there were, which may be empty, and not where all may be said by None."""
     assert async_pandas_udf(function, "int", batch_size=5).spec.answers is answers
+
+
+def test_what_pandas_has_in_the_place_of_none_is_no_error() -> None:
+    """`statuses.map({404: error}).tolist()` has NaN for all others: they are written."""
+    error = ValueError("404")
+    answers = pd.Series([200, 404, 201]).map({404: error}).tolist()
+    codec = SinkCodec(Answers.ERRORS, "bulk", (Vector.SERIES,), ["status"], [pa.int64()], None)
+    found = codec.decode(answers, [(200,), (404,), (201,)])
+    assert [isinstance(one, Exception) for one in found] == [False, True, False]

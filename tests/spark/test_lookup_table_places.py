@@ -35,15 +35,22 @@ def forget(spark, name, folder):
 def test_a_table_of_the_catalog(spark, name, warehouse, journal):
     """It keeps its format whichever way it is named, and what the catalog has forgotten is not paid for again.
 
-    A join gave NULLs then, and an update called for everything before it failed to write.
+    A join gave NULLs then, and an update called for everything before it failed to write. Each wave changes the table,
+    for which Spark drops what it keeps of it: `df` is read once all the same.
     """
 
     async def noted(city: str) -> int:
         journal.write("call", city)
         return len(city)
 
+    def read(batches):
+        journal.write("read")
+        yield from batches
+
     df = cities(spark, "Oslo", "Paris", "Rome")
-    assert update(LookupTable(spark, name, noted, format="orc", wave=2), df) == (3, 0, 0)
+    source = df.coalesce(1).mapInArrow(read, df.schema)
+    assert update(LookupTable(spark, name, noted, format="orc", wave=2), source) == (3, 0, 0)
+    assert journal.lines.count("read") == 1
     table = LookupTable(spark, f"default.`{name.upper()}`", noted)
     assert update(table, cities(spark, "Oslo", "Bonn")) == (1, 1, 0)
     assert spark.table(name).count() == 4
@@ -54,7 +61,7 @@ def test_a_table_of_the_catalog(spark, name, warehouse, journal):
         table.join(df)
     with pytest.raises(PySparkException, match="LOCATION_ALREADY_EXISTS"):
         update(table, df)
-    assert len(journal) == 4
+    assert len(journal) == 5
 
 
 def test_a_table_is_made_without_a_job(spark, name, no_job):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import numbers
 import sys
 from collections.abc import Callable, Sequence
@@ -169,8 +170,8 @@ class SinkCodec(VectorCodec):
         return [None] * len(rows)
 
     def _error(self, answer: Any) -> Any:
-        """What is None or an exception, as the function has said."""
-        if answer is None or _is_exception(answer):
+        """What is None or an exception, as the function has said; pandas has NaN in the place of None."""
+        if answer is None or _is_exception(answer) or (type(answer) is float and math.isnan(answer)):
             return answer
         check_awaited(self._function, answer)
         return ResultError(

@@ -102,11 +102,12 @@ class Answers(enum.Enum):
 
 
 def answers_of(hint: Any) -> Answers:
-    """As the annotation of its result says."""
+    """As the annotation of its result says: `list[Exception]` may be of some rows, and what may be None of none."""
+    hint = _unaliased(hint)
     item = _unaliased(next(iter(typing.get_args(hint)), None)) if typing.get_origin(hint) in (list, Sequence) else None
     is_union = typing.get_origin(item) in (typing.Union, types.UnionType)
     parts = typing.get_args(item) if is_union else [item]
-    if not any(map(_is_exception, parts)):
+    if not any(map(_is_exception, parts)) or all(map(_is_exception, parts)):
         return Answers.UNSAID
     others = [one for one in parts if not _is_exception(one) and one is not types.NoneType]
     return Answers.FOR_EACH_ROW if others else Answers.ERRORS

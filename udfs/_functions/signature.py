@@ -334,8 +334,8 @@ def _check_costs(spec: FunctionSpec, options: Options) -> None:
     for option, function, more in asked:
         if not callable(function):
             continue
-        try:
-            signature = signature_of(function)
+        try:  # not what a decorator wraps: its wrapper may take other arguments, and is what is called
+            signature = signature_of(function, follow_wrapped=False)
         except (ValueError, TypeError):  # made in C
             continue
         if not any(_takes(signature, number + more) for number in range(least, most + 1)):
@@ -409,7 +409,8 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
     if name == "<lambda>":
         name = "lambda"
     kind = _kind(function, name)
-    hints = {key: without_none(hint) for key, hint in function_hints(behind_decorators(function)).items()}
+    hinted = function_hints(behind_decorators(function))
+    hints = {key: without_none(hint) for key, hint in hinted.items()}
     resources = _resources(options.resources, name)
     try:
         parameters = parameters_of(function)
@@ -442,7 +443,7 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
         vectors=vectors,
         returns=returns,
         unread=unread,
-        answers=answers_of(hints.get("return")),
+        answers=answers_of(hinted.get("return")),
     )
 
 

@@ -136,7 +136,9 @@ class LookupTable:
         """
         flag(progress, "progress")
         with contextlib.ExitStack() as stack:
-            keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL)
+            # Both: Spark makes `found` anew whenever the table has changed, and `df` is read once.
+            keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
+            stack.callback(keys.unpersist)
             found = self._table.looked_up(keys, self._ttl, self._error_ttl).persist()
             stack.callback(found.unpersist)
             [reused, count] = found.agg(sf.count_if(IS_KNOWN), sf.count_if(~sf.col(IS_KNOWN))).collect()[0]
