@@ -223,8 +223,8 @@ def _plain(metrics: FunctionMetrics) -> dict[str, Any]:
             for limit, newest in metrics.learned.items()
         },
         "budgets": {
-            name: dict(zip(("window", "told", "spent", "amount", "unit"), one, strict=True))
-            for name, one in metrics.budgets.items()
+            name: {"window": window, "spent": spent, "amount": amount, "unit": unit}
+            for name, (window, _, spent, amount, unit) in metrics.budgets.items()
         },
         "last_error": metrics.last_error and dict(zip(("type", "status"), metrics.last_error, strict=True)),
         "in_flight": {"mean": metrics.in_flight, "peak": metrics.in_flight_peak},

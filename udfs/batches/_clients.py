@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._errors.exceptions import OptionError
-from .._errors.safe import safe_repr, type_name
+from .._errors.safe import type_name
 
 
 class CachedClient(ABC):
@@ -20,8 +20,8 @@ class CachedClient(ABC):
     def __init__(self, make: Callable[[], Any] | None) -> None:
         if make is not None and not callable(make):
             raise OptionError(
-                f"client must be a function that makes the client, as each process needs one, such as "
-                f"functools.partial({type_name(make)}, ...), not {safe_repr(make)}"
+                "client must be a function that makes the client, as each process needs one, such as "
+                f"functools.partial({type_name(make)}, ...), not a value of type {type_name(make)}"
             )
         self._make = make
         self._client: Any = None
