@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from asyncudf._observe.doctor import (
 OWN, OWN_VERSION = sys.executable, "{}.{}".format(*sys.version_info)
 SET_OWN = f"export PYSPARK_PYTHON={OWN}"
 Program = Callable[[str, str], str]
+Look = Callable[..., tuple[str, str, list[str]]]
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="scripts stand for programs")
 
@@ -44,6 +46,22 @@ def program(tmp_path: Path) -> Program:
         return str(path)
 
     return make
+
+
+@cache
+def answer_of_own(names: tuple[str, ...], look_at: Look = doctor.look_at) -> tuple[str, str, list[str]]:
+    return look_at(OWN, names)
+
+
+@pytest.fixture
+def own_answers_once(monkeypatch: Patch) -> None:
+    """The driver's own Python takes a second to answer, and answers the same in each test."""
+    look_at = doctor.look_at
+    monkeypatch.setattr(
+        doctor,
+        "look_at",
+        lambda program, names=(): answer_of_own(tuple(names)) if program == OWN else look_at(program, names),
+    )
 
 
 def install(monkeypatch: Patch, **versions: str) -> None:
@@ -140,6 +158,7 @@ def answer(version: str = OWN_VERSION, problem: str = "", lacks: str = "") -> st
 NO_MODULE = "cannot import asyncudf: ModuleNotFoundError: No module named"
 
 
+@pytest.mark.usefixtures("own_answers_once")
 @pytest.mark.parametrize(
     ("script", "status", "found"),
     [
@@ -160,6 +179,7 @@ def test_python_of_the_workers(program: Program, script: str, status: str, found
     assert finding.fix == ("" if status == "ok" else SET_OWN)
 
 
+@pytest.mark.usefixtures("own_answers_once")
 def test_without_a_setting_workers_take_python3_from_path(monkeypatch: Patch, program: Program, tmp_path: Path) -> None:
     program("python3", answer("3.9"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -188,6 +208,7 @@ def test_a_program_that_hangs_is_ended(monkeypatch: Patch, program: Program) -> 
     assert doctor.look_at(program("python", "exec sleep 100"))[1] == "cannot be used: no answer in 1 s"
 
 
+@pytest.mark.usefixtures("own_answers_once")
 @pytest.mark.parametrize("client", doctor.CONNECT_CLIENTS)
 def test_with_a_client_of_spark_connect_no_spark_of_this_machine_is_looked_at(monkeypatch: Patch, client: str) -> None:
     """Its queries run elsewhere: no Java and no PYSPARK_PYTHON here, and no other pyspark beside it."""
@@ -239,6 +260,7 @@ def test_every_check_may_fail(monkeypatch: Patch) -> None:
     assert all("cannot be looked at: RuntimeError: broken" in finding.found for finding in found)
 
 
+@pytest.mark.usefixtures("own_answers_once")
 def test_a_look_that_lacks_a_package_names_the_line_that_installs_it(monkeypatch: Patch) -> None:
     """The doctor itself needs one, which reads versions and requirements."""
     for module in ("packaging", "packaging.requirements", "packaging.version"):

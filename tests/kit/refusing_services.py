@@ -121,7 +121,7 @@ FREE = CAPACITY / LATENCY  # calls per second without a refusal
 SERVICES = {
     "0.5% at random": Refusing(lambda: at_random(0.005), 60_000, 60_000 / FREE),
     "10% at random": Refusing(lambda: at_random(0.1), 60_000, 60_000 / FREE),
-    "40% at random": Refusing(lambda: at_random(0.4), 60_000, 60_000 / FREE),
+    "40% at random": Refusing(lambda: at_random(0.4), 30_000, 30_000 / FREE),
     "100 in each second": Refusing(lambda: window(100, 1.0), 6_000, 59.0),
     "the same, whole seconds": Refusing(lambda: window(100, 1.0, in_whole_seconds=True), 6_000, 59.0),
     "bucket of 100/s, burst 20": Refusing(lambda: bucket(100, 20), 6_000, 59.8),

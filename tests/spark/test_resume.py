@@ -70,7 +70,8 @@ def enriched(spark, entry_point, url, folder):
     if entry_point == "sink":
         report = async_sink(numbers, asked)
         assert report.rows == report.written + report.reused == ROWS, report
-        assert report.written == report.attempts > 0 and f"{ROWS:,} rows: {report.written:,} written" in str(report)
+        assert report.written == report.attempts, report  # 0 if a worker outlived its executor and sent all of them
+        assert f"{ROWS:,} rows: {report.written:,} written" in str(report)
     if entry_point == "stream_sink":
         numbers.write.mode("ignore").parquet(folder + "/in")
         stream = spark.readStream.schema(numbers.schema).parquet(folder + "/in")
