@@ -150,7 +150,7 @@ archive_spark_classes() {
     [ -e $archive ] && return
     say "Archiving Spark's classes"
     JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" \
-        SPARK_SUBMIT_OPTS="\"-XX:ArchiveClassesAtExit=$root/$archive\" -Xlog:disable" \
+        SPARK_SUBMIT_OPTS="\"-XX:ArchiveClassesAtExit=$root/$archive.new\" -Xlog:disable" \
         .venv/bin/python scripts/_spark_classes.py 2>&1 | cat >/dev/null || true # until Java has ended too
-    [ -e $archive ] || say "This Java cannot: the tests take longer"
+    mv $archive.new $archive 2>/dev/null || say "This Java cannot: the tests take longer"
 }
