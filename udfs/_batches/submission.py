@@ -27,6 +27,7 @@ from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FunctionError
 from .._errors.figures import amounts, count, things
 from .._errors.safe import safe_repr, type_name
 from .._functions.key_names import key_name
+from .._functions.signature import check_costs
 from .._limits.budget import Budget
 from .._spark.pickling import check_function_picklable
 from .._spark.planner import plan_function
@@ -161,7 +162,8 @@ def submit(
         raise FunctionError("submit takes a DataFrame that ends, and this one is streaming; submit each batch of it")
     need("submit", "store", "msgspec")
     names = column_names(columns, df.schema, df)
-    made = _Declared(function, check_service(service), _budgets(budget), positive_int(attempts, "attempts"))
+    attempts = positive_int(attempts, "attempts")
+    made = _Declared(function, check_service(service), _budgets(budget, function), attempts)
     folder = StateFolder(df.sparkSession, _path(state))
     span = optional(seconds)(timeout, "timeout")
     store = optional(result_store)(store, "store")
@@ -248,8 +250,8 @@ class Submission:
             )
         parts: dict[str, Any] = {"function": function, "service": service, "budget": budget}
         parts |= _unpickled(found, folder.path, [name for name, part in parts.items() if part is None])
-        checked = check_function(parts["function"]), check_service(parts["service"]), _budgets(parts["budget"])
-        made = _Declared(*checked, found["attempts"])
+        kept = check_function(parts["function"])
+        made = _Declared(kept, check_service(parts["service"]), _budgets(parts["budget"], kept), found["attempts"])
         made.check(found, folder.path)
         return cls(made, folder, found, optional(result_store)(store, "store"), reparses=function is not None)
 
@@ -506,7 +508,7 @@ def _unpickled(manifest: Mapping[str, Any], path: str, names: Sequence[str]) -> 
     ) from first
 
 
-def _budgets(budget: Any) -> tuple[Budget, ...]:
+def _budgets(budget: Any, function: BatchFunction) -> tuple[Budget, ...]:
     budgets = Budget.all_of(budget, "budget")
     for one in budgets:
         if one.learns:
@@ -518,6 +520,7 @@ def _budgets(budget: Any) -> tuple[Budget, ...]:
             raise OptionError("a budget of submit is that of one submission: leave out per= and by=")
         if one.name is not None:
             raise OptionError(f"a budget of submit is that of one submission: leave out name={safe_repr(one.name)}")
+    check_costs(function.spec, dataclasses.replace(function.options, budget=budgets))
     return budgets
 
 

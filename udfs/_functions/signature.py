@@ -306,7 +306,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     if not spec.vectorized:
         _refuse_options_of_batches(spec.name, options)
     spec = _with_keys(spec, options)
-    _check_costs(spec, options)
+    check_costs(spec, options)
     for budget in options.budget:
         if budget.learns and budget.settle is None and not spec.has_context:
             raise OptionError(
@@ -319,7 +319,7 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
     return spec
 
 
-def _check_costs(spec: FunctionSpec, options: Options) -> None:
+def check_costs(spec: FunctionSpec, options: Options) -> None:
     """Raises OptionError for what tells costs and cannot take the arguments of a row, of as many columns as may be."""
     asked: list[tuple[str, Any, int]] = [("batch_weight", options.batch_weight, 0)]
     for limit in options.rate_limit:
