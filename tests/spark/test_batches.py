@@ -292,7 +292,7 @@ def test_mistakes_are_errors_before_anything_is_written(spark, service, rows, tm
         (OptionError, "needs reserve=", partial(submit, rows, ask, "n", service=good, budget=Budget(1, settle=len))),
         (
             OptionError,
-            "reserve of ask takes (), and is called with the arguments of ask (n)",
+            r"reserve of ask takes \(\), and is called with the arguments of ask \(n\)",
             partial(submit, rows, ask, "n", service=good, budget=Budget(1, reserve=lambda: 1.0)),
         ),
         (
