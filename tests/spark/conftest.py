@@ -146,6 +146,8 @@ def _by_value(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def conf(spark: SparkSession) -> Iterator[Any]:
     """Sets a session option for one test: conf("spark.sql.session.timeZone", "Asia/Tokyo")."""
+    # Another test may have left the thread to a session of its own, which Spark reads types with.
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
     before: dict[str, str | None] = {}
 
     def change(name: str, value: Any) -> None:
