@@ -73,8 +73,15 @@ class Job:
 
     def bill(self, *runs: Run) -> int:
         """Credits for all that the service has answered, in these runs."""
+        return sum(price_of(n) for call in self._in(runs) if call.outcome == "ok" for n in call.ns)
+
+    def unanswered(self, *runs: Run) -> int:
+        """Arguments whose caller has heard nothing: each counts as one of the dearest."""
+        return sum(len(call.ns) for call in self._in(runs) if call.outcome in ("gone", "drop"))
+
+    def _in(self, runs: Sequence[Run]) -> list[Call]:
         numbers = {run.number for run in runs}
-        return sum(price_of(n) for call in self.calls if call.outcome == "ok" and call.run in numbers for n in call.ns)
+        return [call for call in self.calls if call.run in numbers]
 
     @property
     def delay(self) -> float:
@@ -213,7 +220,7 @@ def no_limit_is_passed(job: Job) -> Iterator[str]:
     if (bound := options.get("job_capacity")) is not None and (peak := _peak(intervals)) > bound:
         yield f"{peak} calls at a time, with job_capacity={bound}"
     if "rate_limit" in options:
-        permits, burst = options["rate_limit"]
+        permits, burst = job.shape.rate
         share = 0.1 if job.shape.form == "thread" else 0.02
         bound = permits + (max(1, 0.02 * permits) if burst is None else burst) + max(1, math.ceil(share * permits))
         times = sorted(call.began for call in job.requests)
@@ -241,8 +248,9 @@ def no_budget_is_passed(job: Job) -> Iterator[str]:
         run = runs[-1]
         unpaid = run.figures.get("unpaid", 0)
         dearest = DEAREST * (job.shape.options["batch_size"] if job.shape.form == "bulk" else 1)
-        if unpaid and on_spent != "raise" and not job.events and bill <= amount - dearest:
-            yield f"run {run.number}: {unpaid} rows were not called, though {amount - bill} credits are left"
+        left = amount - bill - DEAREST * job.unanswered(*runs)
+        if unpaid and on_spent != "raise" and not job.events and left >= dearest:
+            yield f"run {run.number}: {unpaid} rows were not called, though {left} credits are left"
 
 
 def _interval(call: Call, job: Job) -> tuple[float, float]:

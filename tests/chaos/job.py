@@ -189,7 +189,11 @@ def options_of(shape: Shape, place: Place) -> dict[str, Any]:
         options["retry"] = RetryStrategy.fixed_delay(attempts, 0.05, retry_on=retry_on)
     if "rate_limit" in options:
         permits, burst = options["rate_limit"]
-        options["rate_limit"] = RateLimit(permits, burst=burst)
+        limit = RateLimit(permits, burst=burst)
+        if "learned" in options:
+            start, _ = options.pop("learned")
+            limit = RateLimit.from_headers("openai", start=start, at_most=permits, per="second", burst=burst)
+        options["rate_limit"] = limit
     if "breaker" in options:
         options["breaker"] = CircuitBreaker(open_for=0.5, max_open=60)
     if "max_batch_weight" in options:

@@ -64,6 +64,9 @@ class Ledger:
         self.outage_until = 0.0
         self._numbers: Counter[int] = Counter()
         self._arrivals: Counter[int] = Counter()
+        # What the service tells of its limit, in a second, of which nothing is used.
+        told = [str(limit) for limit in shape.options.get("learned", [])[1:]]
+        self.headers = {f"x-ratelimit-{what}-requests": limit for what in ("limit", "remaining") for limit in told}
 
     def begin(self, call: Call) -> tuple[str, float]:
         """What becomes of a call, and after how many seconds."""
@@ -100,12 +103,12 @@ class Services:
         self._connections.add(transport)
         self._loop = asyncio.get_running_loop()
         key, run, pid, began, listed = request.path[1:].split("/")
-        ns = tuple(map(int, listed.split(",")))
-        if self.ledgers[key].shape.form == "bulk":
-            return await self._answer_each(self.ledgers[key], int(run), int(pid), float(began), ns)
+        ns, ledger = tuple(map(int, listed.split(","))), self.ledgers[key]
+        if ledger.shape.form == "bulk":
+            return await self._answer_each(ledger, int(run), int(pid), float(began), ns)
         call = Call(int(run), int(pid), float(began), ns)
         try:
-            outcome, seconds = self.ledgers[key].begin(call)
+            outcome, seconds = ledger.begin(call)
             await asyncio.sleep(3600 if outcome == "hang" else seconds)
             call.outcome = outcome
         finally:
@@ -113,7 +116,7 @@ class Services:
         if outcome == "drop":
             transport.abort()
         status = STATUSES.get(outcome, 200)
-        headers = {"Retry-After": "1"} if outcome == "refused" else {}
+        headers = ledger.headers | ({"Retry-After": "1"} if outcome == "refused" else {})
         text = ",".join(str(result_of(n)) for n in call.ns) if status == 200 else outcome
         return web.Response(text=text, status=status, headers=headers)
 
@@ -130,7 +133,8 @@ class Services:
         finally:
             for call in calls:
                 call.ended = time.time()
-        return web.json_response([[STATUSES.get(one.outcome, 200), result_of(one.ns[0])] for one in calls])
+        answers = [[STATUSES.get(one.outcome, 200), result_of(one.ns[0])] for one in calls]
+        return web.json_response(answers, headers=ledger.headers)
 
     def open_connections(self) -> int:
         self._connections = {one for one in self._connections.copy() if not one.is_closing()}

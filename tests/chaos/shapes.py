@@ -164,6 +164,12 @@ class Shape:
         return bool(self.options.keys() & LIMITS)
 
     @property
+    def rate(self) -> tuple[float, float | None]:
+        """The most calls in a second, and the burst; of a limit that the service tells, what it comes to."""
+        most, burst = self.options["rate_limit"]
+        return min(most, max(self.options.get("learned", [most]))), burst
+
+    @property
     def is_short(self) -> bool:
         """Whether the budget does not suffice for all rows."""
         return "budget" in self.options and self.options["budget"][0] < 3 * DEAREST * self.rows
@@ -291,6 +297,8 @@ def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:
     limits: dict[str, Any] = {}
     if chance.random() < 0.5:
         limits["rate_limit"] = [chance.choice([100, 300]), chance.choice([None, 1, 20])]  # permits per second, burst
+        if form not in ("thread", "postgres") and chance.random() < 0.4:  # at the start, and what the service tells
+            limits["learned"] = [chance.choice([20, 100]), chance.choice([50, 150, 1000])]
     if form != "thread" and chance.random() < 0.5:
         limits["job_capacity"] = chance.choice([1, 4, 15]) if rows < 500 else chance.choice([8, 15])
     if chance.random() < 0.3:
