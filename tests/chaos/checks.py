@@ -19,6 +19,7 @@ __all__ = ("CHECKS", "Event", "Job", "Run", "faults_of", "it_failed_with_reason"
 
 DRIVERS = ("driver", "driver alone", "server")  # accidents that end a job as a whole
 WRITTEN = 0.5  # seconds: an answer that came less than this before a kill may not have reached the store
+ON_ITS_WAY = 0.05  # seconds that an answer may take from the service to the task
 LATE = 0.99  # of the calls reach the service sooner than what a busy machine adds to each of these times
 STOPPED = 3.0  # seconds after its end in which a job's calls may still begin
 LOOKED_UP = 1.0  # seconds from an answer until no call begins that was looked up before it
@@ -341,7 +342,7 @@ def _excuses(job: Job) -> Iterator[_Excuse]:
         # The task has failed: it did not see answers on their way, and a plain def went on in its thread.
         for call in job.calls:
             if call.outcome == "hopeless":
-                yield _Excuse((call.ended, later), always, frozenset({call.pid}))
+                yield _Excuse((call.ended - ON_ITS_WAY - 2 * job.delay, later), always, frozenset({call.pid}))
     for run in job.runs:
         if run.error is not None or job.shape.limit:
             yield _Excuse((run.ended - STOPPED, later), always)
