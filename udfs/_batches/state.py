@@ -28,6 +28,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, inside, setting
 from .._spark.lookup_table import LITERAL_PATH, is_missing, wave_name
+from .._spark.row_counts import observed
 from .._spark.types import parsed_offline
 from .journal import REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
@@ -147,7 +148,7 @@ class StateFolder:
         with self._settings():
             written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
             written.mode("overwrite").parquet(self._at("rows"))
-        return _numbers(seen.get)
+        return _numbers(observed(seen))
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
         """The figures of rows that are not written."""

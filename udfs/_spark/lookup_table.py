@@ -24,6 +24,7 @@ from .._functions.options import Options
 from .._functions.signature import FunctionSpec
 from ._compat import condition_of, setting
 from .planner import plan_function
+from .row_counts import observed
 from .schemas import as_nullable, column_position, is_comparable, joined_schema, result_fields
 
 # The arguments are one struct: so their names do not clash with those of other columns, and NULL equals NULL in them.
@@ -256,8 +257,9 @@ class ResultTable:
             rows.write.format(self._format).mode("append").save(self.where)
         else:  # by position
             rows.select(*self._session.read.table(self.where).columns).write.insertInto(self.where)
-        rest = seen.get["unpaid"]
-        return {"called": seen.get["rows"] - rest, "failed": seen.get["errors"] - rest, "unpaid": rest}
+        told = observed(seen)
+        rest = told["unpaid"]
+        return {"called": told["rows"] - rest, "failed": told["errors"] - rest, "unpaid": rest}
 
 
 def _before(seconds: float) -> Any:

@@ -1,16 +1,21 @@
-"""The rows that a function would read, and their distinct arguments, counted by one query."""
+"""What is counted of rows: by a query of its own, or beside one that does something else with them."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
+from .._errors.exceptions import AsyncUDFError
 from .schemas import is_comparable
+
+LONGEST = 600.0  # seconds until Spark tells what it has observed of a query that has ended
 
 
 class RowCounts(NamedTuple):
@@ -41,3 +46,28 @@ def count_rows(df: DataFrame, positions: Sequence[int], *, skips_nulls: bool, ap
     partitions = 1 if last is None else last + 1
     cores = df.sparkSession.sparkContext.defaultParallelism if hasattr(df, "_jdf") else partitions
     return RowCounts(rows, called, known, min(partitions, cores))
+
+
+def observed(seen: Observation) -> dict[str, Any]:
+    """What was counted beside a query that has ended, with an end: Spark tells it by its listeners, and may drop it.
+
+    Raises:
+        AsyncUDFError: Spark does not tell it.
+    """
+    told = Future[dict[str, Any]]()
+
+    def wait() -> None:
+        try:
+            told.set_result(seen.get)
+        except BaseException as error:
+            told.set_exception(error)
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        return told.result(LONGEST)
+    except TimeoutError:
+        raise AsyncUDFError(
+            "what was written is there, but Spark has not told how many rows it was: its listeners are overloaded "
+            "(its log says 'Dropping event from queue'); raise spark.scheduler.listenerbus.eventqueue.capacity, and "
+            "run it again"
+        ) from None

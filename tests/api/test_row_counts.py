@@ -1,0 +1,38 @@
+"""What Spark counts beside a query."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from asyncudf import AsyncUDFError
+from asyncudf._spark import row_counts
+from asyncudf._spark.row_counts import observed
+
+
+class Silent:
+    """An Observation of a query whose end Spark has dropped from its queue of events."""
+
+    def __init__(self):
+        self.ends = threading.Event()
+
+    @property
+    def get(self):
+        self.ends.wait()
+
+
+def test_what_was_observed_is_given():
+    assert observed(SimpleNamespace(get={"rows": 3})) == {"rows": 3}
+
+
+def test_its_errors_are_those_of_spark():
+    with pytest.raises(AttributeError, match="get"):
+        observed(object())
+
+
+def test_spark_that_does_not_tell_it_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(row_counts, "LONGEST", 0.01)
+    silent = Silent()
+    with pytest.raises(AsyncUDFError, match=r"raise spark\.scheduler\.listenerbus\.eventqueue\.capacity"):
+        observed(silent)
+    silent.ends.set()
