@@ -60,9 +60,9 @@ def _known(spec: FunctionSpec, returns: Any) -> spark.DataType:
 def _not_inferred(spec: FunctionSpec) -> FunctionError:
     why = "" if spec.unread is None else f" ({spec.unread})"
     return FunctionError(
-        f"the return type of {spec.name} cannot be inferred{why}; declare it, as in async_pandas_udf('temp double, sky "
-        "string') or with returnType=, or annotate the result with str, int, float, bool, bytes, date, datetime, "
-        "Decimal, a list or dict of these, a dataclass, a NamedTuple, a TypedDict or a Pydantic model"
+        f"the return type of {spec.name} cannot be inferred{why}; declare it, as in returnType='temp double, sky "
+        "string', or annotate the result (that of parse, if it is a batch_function) with str, int, float, bool, bytes, "
+        "date, datetime, Decimal, a list or dict of these, a dataclass, a NamedTuple, a TypedDict or a Pydantic model"
     )
 
 
