@@ -94,3 +94,10 @@ def test_a_result_may_ask_to_wait_too() -> None:
     answer = BusyError("7200")  # a response that was returned
     strategy = FIXED_DELAY(3, 2.0, retry_if_result=lambda result: True, max_retry_after=60)
     assert strategy.next_delay(EndedAttempt(1, 0.0, 0.0, None, answer), 0.5) == 60.0
+
+
+def test_each_delay_is_so_many_times_the_one_before_until_the_longest() -> None:
+    error = ValueError()
+    strategy = BACKOFF(9, 2.0, 50.0, multiplier=3, jitter=False)
+    delays = [strategy.next_delay(EndedAttempt(n, 0.0, 0.0, error, None), 0.5) for n in range(1, 6)]
+    assert delays == [2.0, 6.0, 18.0, 50.0, 50.0]
