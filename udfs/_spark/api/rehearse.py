@@ -20,9 +20,10 @@ from ..._errors.figures import things
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options
+from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent
 from ..._functions.signature import batch_rows
 from ..._limits.budget import CALLS, budget_label
+from ..._limits.by_key import by_label
 from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
@@ -111,7 +112,7 @@ def rehearse(
         latencies=tuple(model.latencies),
         as_is=as_is,
         proposals=tuple(others),
-        notes=tuple(_notes(udf, model, tasks, job, counted.called, as_is)),
+        notes=tuple(_notes(udf, model, tasks, job, counted, as_is)),
     )
 
 
@@ -236,7 +237,7 @@ def _sums(records: list[Any]) -> dict[str, float]:
 
 
 def _notes(
-    udf: AsyncUDF[..., Any], model: ServiceModel, tasks: list[TaskSample], job: Job, called: int, as_is: Forecast
+    udf: AsyncUDF[..., Any], model: ServiceModel, tasks: list[TaskSample], job: Job, counted: _Counted, as_is: Forecast
 ) -> Iterator[str]:
     """What failed in the sample, and what it did not show."""
     yield from _failed(tasks)
@@ -245,7 +246,7 @@ def _notes(
     larger, made = wanted * ROUNDS * LIGHT // (LIGHT - 1), sum(len(task.records) for task in tasks)
     if model.concurrency is not None:
         yield f"with more than about {model.concurrency:.0f} calls in flight the service only gets slower"
-    elif model.calls and wanted > SLACK * model.most and called > model.most and larger > made:  # else a limit does it
+    elif model.calls and wanted > SLACK * model.most and counted.called > larger > made:  # else a limit does it
         yield (
             f"the sample had at most {things(model.most, 'call')} in flight, the job will have {wanted}: whether the "
             f"service is as fast then shows with sample={larger}"
@@ -259,10 +260,10 @@ def _notes(
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
                 f"{things(made, 'call')} do not reach did not show"
             )
-    yield from _ends(udf.options, as_is)
+    yield from _ends(udf, counted, as_is)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         yield f"{things(answered, 'row')} of the sample came from the store"
-    if 0 < len(model.calls) < 30:
+    if 0 < len(model.calls) < min(30, counted.called):
         yield "few calls were made, so the intervals are wide"
 
 
@@ -273,15 +274,33 @@ def _failed(tasks: list[TaskSample]) -> Iterator[str]:
         yield f"{times:,} of {things(errors.total(), 'failed attempt')} of the sample ended with {kind}: {example}"
 
 
-def _ends(options: Options, as_is: Forecast) -> Iterator[str]:
+def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast) -> Iterator[str]:
     """What ends the job, or its calls, before all rows have results; a forecast is of all calls."""
+    options = udf.options
     if options.on_error is OnError.RAISE and as_is.failures.likely >= 0.5:
         yield "the first failed row ends the job, by on_error='raise'"
     for budget in options.budgets:
-        if budget.by is None:
-            need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
-            window = Windows(budget.per).at(time.time())
-            windows = 1 + as_is.seconds.likely / (window.end - window.start)
-            if need is not None and need.likely > budget.amount * windows:
-                what = "and then the job ends" if options.on_spent is OnSpent.RAISE else "and later rows have no result"
-                yield f"all calls need more than the budget of {one_line(budget_label(budget))}, {what}"
+        need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
+        if need is None or not need.likely:
+            continue
+        window = Windows(budget.per).at(time.time())
+        windows = 1 + as_is.seconds.likely / (window.end - window.start)
+        paid = budget.amount * windows / need.likely * counted.called  # rows
+        spent, unpaid = _unpaid(udf, counted, budget.by, paid)
+        if spent:
+            who = f"{things(spent, 'value')} of {by_label(budget.by)}" if budget.by else "all calls"
+            what = f"about {things(round(unpaid), 'row')} have no result (the figures above are of all calls)"
+            yield (
+                f"{who} need more than the budget of {one_line(budget_label(budget))}, and "
+                f"{'then the job ends' if options.on_spent is OnSpent.RAISE else what}"
+            )
+
+
+def _unpaid(udf: AsyncUDF[..., Any], counted: _Counted, by: Any, paid: float) -> tuple[int, float]:
+    """For how many values of a key the rows are more than those that are paid, and how many more these are in all."""
+    columns = [counted.df.columns[udf.spec.parameters.index(name)] for name in by or ()]
+    if not columns:
+        return int(counted.called > paid), max(0.0, counted.called - paid)
+    rows = counted.df.groupBy(*columns).agg((sf.count(sf.lit(1)) - paid).alias("more")).where("more > 0")
+    spent, unpaid = rows.agg(sf.count("more"), sf.sum("more")).collect()[0]
+    return spent, unpaid or 0.0
