@@ -17,6 +17,8 @@ def test_the_error_names_what_went_wrong_most() -> None:
         "TimeoutError (1,020), KeyError (3), E0 (1), E1 (1), E2 (1), others (2)\n"
         "  for example KeyError: 'a'\n  for example KeyError: 'b'\n  for example TimeoutError: no result"
     )
+    alike = Failures(9, 9, failures.types, ["E4: x", "E4: x"])
+    assert ErrorBudget.of(5).message("weather", alike).count("for example") == 1
     assert "(0.001% may)" in ErrorBudget.of(0.00001).message("weather", failures)
     assert "(5 may)" in ErrorBudget.of(5).message("weather", failures)
 

@@ -18,6 +18,7 @@ from asyncudf import (
     RetryStrategy,
     RuntimeContext,
     async_pandas_udf,
+    dry_run,
     rehearse,
 )
 
@@ -153,6 +154,16 @@ def test_without_rows_nothing_is_called(spark, price, journal):
     assert "no row needs a call" in str(told)
 
 
+def test_the_type_may_be_given_as_to_the_operators(cities):
+    async def untyped(city):
+        return 1
+
+    assert rehearse(cities, untyped, "city", sample=5, returnType="int").sample == 5
+    assert dry_run(cities, untyped, "city", returnType="int").calls == ROWS
+    with pytest.raises(OptionError, match="has its columns and type already; leave out returnType"):
+        rehearse(cities, async_pandas_udf(untyped, "int")("city"), returnType="int")
+
+
 def test_a_function_of_whole_rows(cities):
     class Lookup(AsyncFunction):
         async def async_invoke(self, value, result_future):
@@ -212,7 +223,7 @@ def test_of_few_rows_all_are_the_sample_and_no_larger_one_is_asked_for(cities, p
         (lambda df, udf: rehearse(df, sf.col("city")), OptionError, r"rehearse\(df, locate\('code'\)\)"),
         (lambda df, udf: rehearse(df, None), OptionError, "None"),
         (lambda df, udf: rehearse("city", udf, "city"), OptionError, "takes a DataFrame"),
-        (lambda df, udf: rehearse(df, udf("city"), "city"), OptionError, "has its columns already"),
+        (lambda df, udf: rehearse(df, udf("city"), "city"), OptionError, "has its columns and type already"),
         (lambda df, udf: rehearse(df, udf, "town"), FunctionError, "town"),
         (lambda df, udf: rehearse(df, udf(udf("city"))), OptionError, r"persist\(\)"),
         (lambda df, udf: rehearse(df, udf, "city", sample=0), OptionError, "sample"),

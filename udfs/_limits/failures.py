@@ -47,7 +47,7 @@ class ErrorBudget:
         allowed = f"{self.most} may" if isinstance(self.most, int) else f"{100 * self.most:g}% may"
         said = ", ".join(f"{name} ({count:,})" for name, count in commonest(failures.types, NAMED_TYPES))
         told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"
-        examples = [f"  for example {example}" for example in failures.examples[:EXAMPLES]]
+        examples = [f"  for example {example}" for example in dict.fromkeys(failures.examples[:EXAMPLES])]
         return "\n".join([f"{told} ({allowed}): {said}", *examples])
 
 

@@ -22,6 +22,7 @@ from .decorator import udf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 Counting = Literal["exact", "approximate"]
 
@@ -79,6 +80,7 @@ def dry_run(
     latency: float | timedelta | None = None,
     price: float | None = None,
     counting: Counting = "exact",
+    returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
     **options: Unpack[CallOptions],
 ) -> DryRun:
     """How many calls a function would make for the rows of a DataFrame; the function is not called.
@@ -92,7 +94,7 @@ def dry_run(
 
     Args:
         df: the rows before the function is applied; not streaming.
-        function, columns, options: as in `ordered_wait`.
+        function, columns, returnType, options: as in `ordered_wait`.
         latency: seconds that a call takes, to say how long the calls take.
         price: of a call, in any currency.
         counting: "exact"; "approximate" counts distinct arguments with an error of about 5%, which is faster.
@@ -123,7 +125,7 @@ def dry_run(
             "dry_run takes the DataFrame before the function is applied, the function, and its columns: "
             "dry_run(df, function, 'city')"
         )
-    udf = udf_of(function, None, options)
+    udf = udf_of(function, returnType, options)
     if df.isStreaming:
         raise OptionError("dry_run counts the rows of a DataFrame that ends, and this one is streaming")
     spec, checked = udf.spec, udf.options

@@ -37,6 +37,7 @@ from .decorator import AsyncUDF, udf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 LIGHT = 4  # one of so many calls is made with few beside it
 FEWER = 8  # so many times fewer than with `capacity`
@@ -50,6 +51,7 @@ def rehearse(
     function: Column | Callable[..., Any] | AsyncFunction,
     *columns: str | Column,
     sample: int = 200,
+    returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf
     **options: Unpack[CallOptions],
 ) -> Rehearsal:
     """How long a job will take, what it will cost and how many rows will fail, from real calls for a sample.
@@ -64,7 +66,8 @@ def rehearse(
 
     Args:
         df: the rows before the function is applied; not streaming.
-        function, columns, options: as in `ordered_wait`; or a column that the function makes, such as `locate("code")`.
+        function, columns, returnType, options: as in `ordered_wait`; or a column that the function makes, such as
+            `locate("code")`.
         sample: how many calls to make; of a vectorized function these are batches.
 
     Returns:
@@ -82,7 +85,7 @@ def rehearse(
         raise OptionError(f"rehearse takes a DataFrame, not {safe_repr(df)}")
     if df.isStreaming:
         raise OptionError("rehearse takes a DataFrame that ends, and this one is streaming")
-    udf, df, names = _called(df, function, columns, options)
+    udf, df, names = _called(df, function, columns, returnType, options)
     check_source(df.schema, "the DataFrame")
     spec, positions = arguments(udf.spec, df.schema.fields, names)
     udf, names = AsyncUDF(spec, udf.options, udf.returns), [df.columns[position] for position in positions]
@@ -122,7 +125,7 @@ def _forecasts(udf: AsyncUDF[..., Any], model: ServiceModel, job: Job) -> Any:
 
 
 def _called(
-    df: DataFrame, function: Any, columns: Any, options: Any
+    df: DataFrame, function: Any, columns: Any, returns: Any, options: Any
 ) -> tuple[AsyncUDF[..., Any], DataFrame, list[str]]:
     """The function, the DataFrame of its arguments, and their names."""
     is_column = hasattr(function, "isNull")
@@ -134,10 +137,11 @@ def _called(
                 "locate('code')), or the function and its columns: rehearse(df, locate, 'code'); not "
                 f"{safe_repr(function)}. An alias or an expression around the column hides the function"
             )
-        udf = udf_of(function, None, options)
+        udf = udf_of(function, returns, options)
         return udf, df, list(column_names(columns, df.schema, df))
-    if columns:
-        raise OptionError(f"{made.spec.name}(...) has its columns already; leave out {', '.join(map(str, columns))}")
+    if columns or returns is not None:
+        left_out = [*map(str, columns), *["returnType"] * (returns is not None)]
+        raise OptionError(f"{made.spec.name}(...) has its columns and type already; leave out {', '.join(left_out)}")
     for one in made.columns:
         if not isinstance(one, str) and (inner := vars(one).get("_asyncudf")) is not None:
             raise OptionError(
