@@ -89,6 +89,20 @@ def test_rows_without_a_budget_are_dead_letters_or_captured() -> None:
     assert len(side[DEAD_LETTERS]) == 4
 
 
+def test_the_errors_of_unpaid_rows_are_alike() -> None:
+    """They said how many rows of the task were done, and so no two were equal."""
+
+    async def paid(n: int) -> int:
+        await asyncio.sleep(n / 100)
+        return n
+
+    budget = Budget(2, reserve=0.5)
+    results = run_rows(paid, range(40), budget=budget, on_spent="null", on_error="capture", capacity=2)
+    assert {one["error"]["message"] for one in results if one["error"]} == {
+        "paid has spent 2 of its budget of 2 USD, and the next call may cost 0.50"
+    }
+
+
 @pytest.mark.parametrize(
     ("declared", "shown"),
     [

@@ -41,14 +41,18 @@ class SpentBudgets:
             text = (
                 f"{name} has spent {amount_(spent)} of its budget of {budget_label(budget)}"
                 f"{self._key_text(budget, row)}{window.name and f' in {window.name}'}, and the next call may cost "
-                f"{amount_(need)}. {self._operator.counters.rows_done:,} rows of this task are done, and there "
-                f"are rows left. {kept} results that are paid for"
+                f"{amount_(need)}"
             )
-            if budget.name is None or not keeps_ledgers(options.store):
-                text += ". Give the budget a name= and the function a disk or Redis store, and the next run"
-            else:
-                text += ", and what was spent: the next run, with a larger amount of this budget,"
-            text += " goes on where this one has ended"
+            if is_fatal:  # the error of a row is like that of other rows
+                text += (
+                    f". {self._operator.counters.rows_done:,} rows of this task are done, and there are rows left. "
+                    f"{kept} results that are paid for"
+                )
+                if budget.name is None or not keeps_ledgers(options.store):
+                    text += ". Give the budget a name= and the function a disk or Redis store, and the next run"
+                else:
+                    text += ", and what was spent: the next run, with a larger amount of this budget,"
+                text += " goes on where this one has ended"
             option = "budget"
         if not is_fatal:
             return BudgetSpentError(text)
