@@ -106,6 +106,17 @@ def test_a_late_answer_does_not_undo_a_newer_one() -> None:
     assert times[-1] == pytest.approx(20.0, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "names"),
+    [("openai", "x-ratelimit-{}-requests"), ("anthropic", "anthropic-ratelimit-requests-{}")],
+)
+def test_what_is_used_up_comes_back_bit_by_bit(dialect: Any, names: str) -> None:
+    """Where nothing is left calls go on at a tenth of the pace, and do not wait for the next minute."""
+    nothing_left = {names.format("limit"): "600", names.format("remaining"): "0"}
+    limit = RateLimit.from_headers(dialect, start=600, burst=1)
+    assert begins(nothing_left, rows=4, limit=limit) == pytest.approx([0.0, 1.0, 2.0, 3.0])
+
+
 def test_what_is_left_counts_though_the_limit_is_not_told() -> None:
     """pixeltable #788: some services leave headers out."""
     left = {REQUESTS.format("remaining"): "0", REQUESTS.format("reset"): "10s"}
