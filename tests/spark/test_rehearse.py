@@ -209,6 +209,14 @@ def test_a_budget_that_some_tenants_will_spend_is_noted(cities):
     enough = told(budget=Budget(200, "calls", by="tenant", per="month"))
     assert not any("budget" in note for note in enough.notes)
 
+    class Lookup(AsyncFunction):
+        async def async_invoke(self, value, result_future):
+            result_future.complete([1])
+
+    options = {"budget": Budget(100, "calls", by="tenant"), "on_spent": "null"}
+    told = rehearse(uneven, async_pandas_udf(Lookup(), "int"), "tenant", "city", sample=10, **options)
+    assert any(note.startswith('2 values of "tenant"') for note in told.notes)
+
 
 def test_of_few_rows_all_are_the_sample_and_no_larger_one_is_asked_for(cities, price):
     told = rehearse(cities.limit(20), price.with_options(capacity=100), "city", sample=100)

@@ -302,7 +302,8 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast) -> Iterat
 
 def _unpaid(udf: AsyncUDF[..., Any], counted: _Counted, by: Any, paid: float) -> tuple[int, float]:
     """For how many values of a key the rows are more than those that are paid, and how many more these are in all."""
-    columns = [counted.df.columns[udf.spec.parameters.index(name)] for name in by or ()]
+    places = dict(zip(udf.spec.parameters, counted.df.columns, strict=False))
+    columns = [places.get(name, name) for name in by or ()]  # whole rows have their own names
     if not columns:
         return int(counted.called > paid), max(0.0, counted.called - paid)
     rows = counted.df.groupBy(*columns).agg((sf.count(sf.lit(1)) - paid).alias("more")).where("more > 0")
