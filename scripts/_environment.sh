@@ -146,11 +146,11 @@ SHIM
 
 # Java starts Spark in half the time with an archive of its classes, and many tests start one. tests/kit/java.py uses it.
 archive_spark_classes() {
-    local archive=.venv/spark.jsa
+    local archive=.venv/spark.jsa new=.venv/spark.jsa.$$
     [ -e $archive ] && return
     say "Archiving Spark's classes"
     JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" \
-        SPARK_SUBMIT_OPTS="\"-XX:ArchiveClassesAtExit=$root/$archive.new\" -Xlog:disable" \
+        SPARK_SUBMIT_OPTS="\"-XX:ArchiveClassesAtExit=$root/$new\" -Xlog:disable" \
         .venv/bin/python scripts/_spark_classes.py 2>&1 | cat >/dev/null || true # until Java has ended too
-    mv $archive.new $archive 2>/dev/null || say "This Java cannot: the tests take longer"
+    mv $new $archive 2>/dev/null || say "This Java cannot: the tests take longer"
 }

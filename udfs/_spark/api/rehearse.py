@@ -16,13 +16,13 @@ from pyspark.sql import functions as sf
 
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
-from ..._errors.figures import things
+from ..._errors.figures import amount_, things
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent
 from ..._functions.signature import batch_rows
-from ..._limits.budget import CALLS, budget_label
+from ..._limits.budget import CALLS, Budget, budget_label
 from ..._limits.by_key import by_label
 from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
@@ -285,27 +285,49 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast) -> Iterat
         yield "the first failed row ends the job, by on_error='raise'"
     for budget in options.budgets:
         need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
-        if need is None or not need.likely:
-            continue
-        window = Windows(budget.per).at(time.time())
-        windows = 1 + as_is.seconds.likely / (window.end - window.start)
-        paid = budget.amount * windows / need.likely * counted.called  # rows
-        spent, unpaid = _unpaid(udf, counted, budget.by, paid)
-        if spent:
-            who = f"{things(spent, 'value')} of {by_label(budget.by)}" if budget.by else "all calls"
-            what = f"about {things(round(unpaid), 'row')} have no result (the figures above are of all calls)"
-            yield (
-                f"{who} need more than the budget of {one_line(budget_label(budget))}, and "
-                f"{'then the job ends' if options.on_spent is OnSpent.RAISE else what}"
-            )
+        reserve, shown = budget.reserve, one_line(budget_label(budget))
+        if isinstance(reserve, int | float) and reserve > budget.amount:
+            yield f"no call begins: each reserves {amount_(reserve)}, more than the budget of {shown}"
+        elif need is not None and need.likely:
+            spent, unpaid = _unpaid(udf, counted, budget, need.likely, as_is.seconds.likely)
+            if spent:
+                what = "row" if options.store is None else "distinct argument"
+                who = f"{things(spent, 'value')} of {by_label(budget.by)}" if budget.by else "all calls"
+                yield (
+                    f"{who} need{'s' * (budget.by is not None and spent == 1)} more than the budget of {shown}, and "
+                    + (
+                        "then the job ends"
+                        if options.on_spent is OnSpent.RAISE
+                        else f"about {things(round(unpaid), what)} have no result (the figures above are of all calls)"
+                    )
+                )
 
 
-def _unpaid(udf: AsyncUDF[..., Any], counted: _Counted, by: Any, paid: float) -> tuple[int, float]:
-    """For how many values of a key the rows are more than those that are paid, and how many more these are in all."""
-    places = dict(zip(udf.spec.parameters, counted.df.columns, strict=False))
-    columns = [places.get(name, name) for name in by or ()]  # whole rows have their own names
-    if not columns:
-        return int(counted.called > paid), max(0.0, counted.called - paid)
-    rows = counted.df.groupBy(*columns).agg((sf.count(sf.lit(1)) - paid).alias("more")).where("more > 0")
-    spent, unpaid = rows.agg(sf.count("more"), sf.sum("more")).collect()[0]
+def _unpaid(
+    udf: AsyncUDF[..., Any], counted: _Counted, budget: Budget, need: float, seconds: float
+) -> tuple[int, float]:
+    """How many values of a key have rows that are not paid, and how many rows; with a store, distinct arguments."""
+    df, calls = counted.df, counted.called
+    if udf.options.store is not None and counted.distinct is not None:
+        df, calls = df.distinct(), counted.distinct
+    if budget.by is None:
+        each = df.sparkSession.range(1).select(sf.lit(calls).alias("calls"))
+    else:  # by the places of columns, as names may be equal or have dots; and as texts, as the keys of the job are
+        places = {name: place for place, name in enumerate(df.columns)}
+        places |= {name: place for place, name in enumerate(udf.spec.parameters) if not udf.spec.takes_mapping}
+        numbered = df.toDF(*map(str, range(len(df.columns))))
+        each = numbered.groupBy(*(sf.col(str(places[name])).cast("string") for name in budget.by)).agg(
+            sf.count(sf.lit(1)).alias("calls")
+        )
+    # A window in which more is asked for than it has is the last one: the other rows come at once, and get nothing.
+    now = time.time()
+    window = Windows(budget.per).at(now)
+    cost = need / calls
+    paid, asked = budget.amount / cost, sf.col("calls")
+    first, whole = (
+        min(1.0, span / max(seconds, 1e-9)) * asked for span in (window.end - now, window.end - window.start)
+    )
+    had = sf.when(first > paid, paid).when(whole <= paid, asked).otherwise(sf.least(asked, first + paid))
+    more = each.select((asked - had).alias("more")).where("more >= 0.5")
+    spent, unpaid = more.agg(sf.count("more"), sf.sum("more")).collect()[0]
     return spent, unpaid or 0.0
