@@ -25,9 +25,15 @@ def test_what_was_observed_is_given():
     assert observed(SimpleNamespace(get={"rows": 3})) == {"rows": 3}
 
 
-def test_its_errors_are_those_of_spark():
-    with pytest.raises(AttributeError, match="get"):
-        observed(object())
+@pytest.mark.parametrize("error", [ValueError("dropped"), TimeoutError("dropped")])
+def test_its_errors_are_those_of_spark(error):
+    class Failing:
+        @property
+        def get(self):
+            raise error
+
+    with pytest.raises(type(error), match="dropped"):
+        observed(Failing())
 
 
 def test_spark_that_does_not_tell_it_is_not_waited_for_for_ever(monkeypatch):

@@ -4,7 +4,6 @@ import asyncio
 import re
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -254,9 +253,8 @@ def test_what_a_budget_leaves_out_is_told_as_it_comes(spark, price):
 def test_a_window_that_is_spent_is_the_last_one(spark, monkeypatch, begins, seconds, amount, unpaid):
     """The rows that it leaves out come at once, and get nothing: of 1,000 calls, and minutes of 100 each."""
     monkeypatch.setattr(rehearse_module.time, "time", lambda: 3600.0 + begins)
-    counted = SimpleNamespace(df=spark.range(1), called=1000, distinct=None)
-    udf = SimpleNamespace(options=SimpleNamespace(store=None))
-    found = rehearse_module._unpaid(udf, counted, Budget(amount, "calls", per=60), 1000.0, seconds)
+    budget = Budget(amount, "calls", per=60)
+    found = rehearse_module._unpaid(None, spark.range(1), 1000, budget, 1000.0, seconds)
     assert found == (int(unpaid > 0), pytest.approx(unpaid))
 
 

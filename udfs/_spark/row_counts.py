@@ -66,6 +66,8 @@ def observed(seen: Observation) -> dict[str, Any]:
     try:
         return told.result(LONGEST)
     except TimeoutError:
+        if told.done():  # it is an error of Spark
+            raise
         raise AsyncUDFError(
             "what was written is there, but Spark has not told how many rows it was: its listeners are overloaded "
             "(its log says 'Dropping event from queue'); raise spark.scheduler.listenerbus.eventqueue.capacity, and "

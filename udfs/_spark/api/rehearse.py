@@ -21,7 +21,7 @@ from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent
-from ..._functions.signature import batch_rows
+from ..._functions.signature import FunctionSpec, batch_rows
 from ..._limits.budget import CALLS, Budget, budget_label
 from ..._limits.by_key import by_label
 from ..._limits.windows import Windows
@@ -61,8 +61,9 @@ def rehearse(
     `store=`, so that the job does not make them again. What they came to then drives the real operator on a virtual
     clock for the whole job: with the options as they are, and with two other settings.
 
-    The DataFrame is read three times, and so is what makes the arguments: `persist()` it if that calls another
-    function. An error that ends the job ends the rehearsal; a row that fails is counted. Nothing is written.
+    The DataFrame is read three times, once more for each budget by key, and so is what makes the arguments: `persist()`
+    it if that calls another function. An error that ends the job ends the rehearsal; a row that fails is counted.
+    Nothing is written.
 
     Args:
         df: the rows before the function is applied; not streaming.
@@ -283,42 +284,36 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast) -> Iterat
     options = udf.options
     if options.on_error is OnError.RAISE and as_is.failures.likely >= 0.5:
         yield "the first failed row ends the job, by on_error='raise'"
+    df, calls, unit = counted.df, counted.called, "row"
+    if options.store is not None and counted.distinct is not None:
+        df, calls, unit = df.distinct(), counted.distinct, "distinct argument"
     for budget in options.budgets:
         need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
         reserve, shown = budget.reserve, one_line(budget_label(budget))
         if isinstance(reserve, int | float) and reserve > budget.amount:
             yield f"no call begins: each reserves {amount_(reserve)}, more than the budget of {shown}"
         elif need is not None and need.likely:
-            spent, unpaid = _unpaid(udf, counted, budget, need.likely, as_is.seconds.likely)
+            spent, unpaid = _unpaid(udf.spec, df, calls, budget, need.likely, as_is.seconds.likely)
+            who = f"{things(spent, 'value')} of {by_label(budget.by)} need{'s' * (spent == 1)}"
+            end = f"about {things(round(unpaid), unit)} have no result (the figures above are of all calls)"
             if spent:
-                what = "row" if options.store is None else "distinct argument"
-                who = f"{things(spent, 'value')} of {by_label(budget.by)}" if budget.by else "all calls"
                 yield (
-                    f"{who} need{'s' * (budget.by is not None and spent == 1)} more than the budget of {shown}, and "
-                    + (
-                        "then the job ends"
-                        if options.on_spent is OnSpent.RAISE
-                        else f"about {things(round(unpaid), what)} have no result (the figures above are of all calls)"
-                    )
+                    f"{who if budget.by else 'all calls need'} more than the budget of {shown}, and "
+                    f"{'then the job ends' if options.on_spent is OnSpent.RAISE else end}"
                 )
 
 
 def _unpaid(
-    udf: AsyncUDF[..., Any], counted: _Counted, budget: Budget, need: float, seconds: float
+    spec: FunctionSpec, df: DataFrame, calls: int, budget: Budget, need: float, seconds: float
 ) -> tuple[int, float]:
-    """How many values of a key have rows that are not paid, and how many rows; with a store, distinct arguments."""
-    df, calls = counted.df, counted.called
-    if udf.options.store is not None and counted.distinct is not None:
-        df, calls = df.distinct(), counted.distinct
+    """How many values of a key have calls that are not paid, and how many calls; `df` has a row for each call."""
     if budget.by is None:
         each = df.sparkSession.range(1).select(sf.lit(calls).alias("calls"))
     else:  # by the places of columns, as names may be equal or have dots; and as texts, as the keys of the job are
-        places = {name: place for place, name in enumerate(df.columns)}
-        places |= {name: place for place, name in enumerate(udf.spec.parameters) if not udf.spec.takes_mapping}
+        places = {name: place for place, name in enumerate(df.columns if spec.takes_mapping else spec.parameters)}
         numbered = df.toDF(*map(str, range(len(df.columns))))
-        each = numbered.groupBy(*(sf.col(str(places[name])).cast("string") for name in budget.by)).agg(
-            sf.count(sf.lit(1)).alias("calls")
-        )
+        keys = [sf.col(str(places[name])).cast("string") for name in budget.by]
+        each = numbered.groupBy(*keys).agg(sf.count(sf.lit(1)).alias("calls"))
     # A window in which more is asked for than it has is the last one: the other rows come at once, and get nothing.
     now = time.time()
     window = Windows(budget.per).at(now)
