@@ -119,7 +119,8 @@ def it_failed_with_reason(job: Job) -> Iterator[str]:
             required = "a row that fails for good"
     if shape.options.get("max_calls", math.inf) < 2 * shape.rows + 1000:
         allowed.append(r"max_calls")
-        if shape.options["max_calls"] < least and whole:
+        _, on_spent = shape.options.get("budget", (None, "raise"))
+        if shape.options["max_calls"] < least and whole and on_spent == "raise":
             required = required or f"max_calls={shape.options['max_calls']}"
     if "max_failures" in shape.options and (failing > shape.options["max_failures"] or not job.is_predictable):
         allowed.append(r"more than max_failures= allows")
@@ -250,6 +251,8 @@ def no_budget_is_passed(job: Job) -> Iterator[str]:
         unpaid = run.figures.get("unpaid", 0)
         dearest = DEAREST * (job.shape.options["batch_size"] if job.shape.form == "bulk" else 1)
         left = amount - bill - DEAREST * job.unanswered(*runs)
+        if len(job.calls_of(run)) >= job.shape.options.get("max_calls", math.inf):
+            left = 0  # the calls are spent
         if unpaid and on_spent != "raise" and not job.events and left >= dearest:
             yield f"run {run.number}: {unpaid} rows were not called, though {left} credits are left"
 

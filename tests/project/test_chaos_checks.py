@@ -154,6 +154,16 @@ def test_a_budget_is_not_passed_and_is_used(amount: int, unpaid: int, holds: boo
     assert ([*no_budget_is_passed(job)] == []) == holds
 
 
+def test_spent_calls_leave_rows_out_as_spent_credits_do() -> None:
+    job = good_job(store="", budget=[200, "null"], max_calls=ROWS - 2)
+    job.calls = job.calls[:-2]
+    job.runs[0].figures["unpaid"] = 2
+    for check in (it_failed_with_reason, no_budget_is_passed):
+        assert [*check(job)] == []
+    job.calls.pop()
+    assert [*no_budget_is_passed(job)] != []
+
+
 @pytest.mark.parametrize(
     ("options", "calls"),
     [

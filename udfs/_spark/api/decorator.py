@@ -222,7 +222,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         rate_limit: a `RateLimit`, or a list of them that all hold: how many calls may begin in a second, minute, hour
             or day, in the whole job. Each attempt counts. docs/limits.md is about this and the options below.
         job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task.
-        max_calls: how many calls a query may make in all; one more ends it with an error. A budget of calls.
+        max_calls: how many calls a query may make in all, as a budget of calls: `on_spent` says what comes then.
         budget: a `Budget`, or a list of them: what the calls of the job may cost, in money, tokens or another unit. See
             docs/budgets.md.
         on_spent: what happens to rows for which no budget is left: "raise" ends the job with one error, with "null"
