@@ -155,7 +155,9 @@ def test_a_vectorized_function_is_called_for_batches_of_its_own() -> None:
         sizes.append(len(texts))
         return texts.str.upper()
 
-    assert results(upper, pd.Series(["a", "b", "c"]), pd.Series(["d", None])) == [["A", "B", "C"], ["D", None]]
+    whole, short = results(upper, pd.Series(["a", "b", "c"]), pd.Series(["d", None]))
+    assert [*whole, short[0]] == ["A", "B", "C", "D"]
+    assert pd.isna(short[1])  # None, or nan with pandas 3
     assert sorted(sizes) == [1, 2, 2]
 
 
