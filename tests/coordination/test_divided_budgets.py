@@ -134,7 +134,7 @@ class TestMidnight:
         connection.on_given_time.run = lambda script, now, *about: clock(script, now - 5000, *about)  # type: ignore[method-assign]
         late = Task(connection, budget, "late")
         assert await late.spend_all("a") == 0
-        assert late.amounts.window == window_at("day", SERVER_TIME + MIDNIGHT)
+        assert late.amounts._open.window == window_at("day", SERVER_TIME + MIDNIGHT)
         for one in (task, late):
             await one.amounts.close()
 
@@ -147,7 +147,7 @@ class TestMidnight:
             await ledger.add(tomorrow, "before", 1, {"a": 7.0})
             task = Task(connection, DAILY, ledger=ledger)
             assert await task.spend_all("a") == 3
-            assert task.amounts.window == tomorrow
+            assert task.amounts._open.window == tomorrow
             await task.amounts.close()
 
 

@@ -159,10 +159,6 @@ class SharedBudget(PeriodicTask):
         return self._open
 
     @property
-    def window(self) -> Window:
-        return self._open.window
-
-    @property
     def seconds_left(self) -> float | None:
         return self._open.window.left(self._time())
 
