@@ -101,7 +101,7 @@ def commands(server: Server, script: str, keys: list[str], tasks: int, *argument
         (
             SPEND_KEYS,
             ["x", "clock", "answers", "pace"],
-            ("t", 10**6, 60.0, "", 0, 1, 1000, 1000, 0, "", 0, 0, 1, 1, 0, 0),
+            ("t", 10**6, 60.0, "", 0, 1, 1000, 1000, 0.0, "", 0, 0, 1, 1, 0, 0),
         ),
         (HEALTH, ["x", "pace"], (20, 0.5, 10.0, 4.0, 0, "s", "", 0.0)),
     ],

@@ -15,7 +15,7 @@ from asyncudf import Budget, FatalError, ResultStore
 from asyncudf._limits.coordinator import Coordinator
 from asyncudf._limits.shared_budget import BUDGET_LEASE, SharedBudget
 from asyncudf._limits.windows import DAY, window_at
-from asyncudf._stores.ledgers import Ledger, Window, ledger_of
+from asyncudf._stores.ledgers import KeyLedger, Window, ledger_of
 from tests.chaos.divided_budgets import run_program
 from tests.kit.coordinators import SERVER_TIME, OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks
@@ -29,7 +29,9 @@ MIDNIGHT = window_at("day", SERVER_TIME).end - SERVER_TIME  # on a loop's clock
 class Task:
     """A task that shares a budget, and makes calls of its keys by hand."""
 
-    def __init__(self, connection: Coordinator, budget: Budget, name: str = "t", ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, connection: Coordinator, budget: Budget, name: str = "t", ledger: KeyLedger | None = None
+    ) -> None:
         self.woken, self.error = asyncio.Event(), list[BaseException]()
 
         def fail(error: BaseException) -> None:
@@ -142,7 +144,7 @@ class TestMidnight:
         self, connection: OnGivenTime, tmp_path: Path
     ) -> None:
         tomorrow = window_at("day", SERVER_TIME + DAY)
-        async with ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
+        async with ledger_of(ResultStore.disk(tmp_path), "b", is_divided=True) as ledger:
             assert ledger is not None
             await ledger.add(tomorrow, "before", 1, {"a": 7.0})
             task = Task(connection, DAILY, ledger=ledger)
@@ -165,7 +167,10 @@ class TestLedger:
         store = self.store(kind, server, tmp_path)
 
         async def run(amount: float, *, is_killed: bool) -> list[int]:
-            async with ledger_of(store, "b") as ledger, coordinator(server, space_of_its_own()) as connection:
+            async with (
+                ledger_of(store, "b", is_divided=True) as ledger,
+                coordinator(server, space_of_its_own()) as connection,
+            ):
                 task = Task(connection, dataclasses.replace(PAID, amount=amount, name=None), space_of_its_own(), ledger)
                 if is_killed:
                     assert await task.reserve("a")
@@ -185,7 +190,7 @@ class TestLedger:
         first, second = Window(100.0, 200.0, "first"), Window(200.0, 4e9, "second")
 
         async def job() -> None:
-            async with ledger_of(self.store(kind, server, tmp_path), "b") as ledger:
+            async with ledger_of(self.store(kind, server, tmp_path), "b", is_divided=True) as ledger:
                 assert ledger is not None
                 assert await ledger.newest() == 0.0
                 await ledger.add(first, "t", 1, {"a": 2.0})
@@ -204,7 +209,7 @@ class TestLostMemory:
     async def test_what_a_key_has_spent_is_read_from_the_ledger_again(
         self, connection: OnGivenTime, tmp_path: Path
     ) -> None:
-        async with ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
+        async with ledger_of(ResultStore.disk(tmp_path), "b", is_divided=True) as ledger:
             task, other = Task(connection, PAID, "t", ledger), Task(connection, PAID, "other", ledger)
             in_flight = [await task.reserve("a") for _ in range(4)]
             (await other.reserve("a")).settle(1.0, 1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_ud
 from asyncudf._limits.budget import CALLS
 from asyncudf._limits.coordinator import Coordinator, TaskLink
 from asyncudf._limits.shared_budget import BUDGET_LEASE, SharedBudget
-from asyncudf._limits.windows import WHOLE_TIME
-from asyncudf._stores.ledgers import Ledger, Window, ledger_of
+from asyncudf._stores.ledgers import Ledger, ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks
@@ -91,7 +89,10 @@ def test_the_next_run_goes_on_with_what_is_left(server: Server, tmp_path: Path, 
     store = ResultStore.disk(str(tmp_path)) if kind == "disk" else ResultStore.redis(server.url, space_of_its_own())
 
     async def run(total: float, calls: int, *, is_killed: bool) -> tuple[int, float]:
-        async with coordinator(server, space_of_its_own()) as connection, ledger_of(store, "b:USD") as ledger:
+        async with (
+            coordinator(server, space_of_its_own()) as connection,
+            ledger_of(store, "b:USD", is_divided=False) as ledger,
+        ):
             woken = asyncio.Event()
             budget = budget_of(linked(connection, space_of_its_own(), woken.set), total, ledger)
             made = 0
@@ -133,7 +134,7 @@ async def test_a_coordinator_that_forgets_grants_nothing_twice(
 ) -> None:
     """Tasks that have ended spent 6 of 10, and the one at work 1 and has 1 in flight: 8 when the memory was lost."""
     store = ResultStore.disk(str(tmp_path)) if has_ledger else None
-    async with ledger_of(store, "b") as ledger:
+    async with ledger_of(store, "b", is_divided=False) as ledger:
 
         def begun(task: str) -> tuple[SharedBudget, asyncio.Event]:
             woken = asyncio.Event()
@@ -162,7 +163,7 @@ async def test_a_coordinator_that_forgets_grants_nothing_twice(
         await budget.close()
         await other.close()
         if ledger is not None:
-            assert 9.0 <= (await ledger.spent(WHOLE_TIME, [""]))[""] <= 11.0
+            assert 9.0 <= await ledger.spent_before("next run") <= 11.0
 
 
 class Broken:
@@ -172,13 +173,13 @@ class Broken:
         self._end = asyncio.get_running_loop().time() + seconds
         self.written = 0.0
 
-    async def spent(self, window: Window, keys: Sequence[str]) -> dict[str, float]:
-        return dict.fromkeys(keys, 0.0)
+    async def spent_before(self, run: str) -> float:
+        return 0.0
 
-    async def add(self, window: Window, task: str, number: int, amounts: Mapping[str, float]) -> None:
+    async def write(self, run: str, number: int, amount: float) -> None:
         if asyncio.get_running_loop().time() < self._end:
             raise OSError("no space at redis://me:secret@host")
-        self.written += amounts[""]
+        self.written = amount
 
 
 @pytest.mark.parametrize("seconds", [20.0, 60.0])
@@ -269,7 +270,48 @@ def test_permits_that_calls_have_not_used_are_there_for_the_one_that_waits(
 
 
 async def test_a_store_of_an_executor_keeps_no_ledger() -> None:
-    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b") as ledger:
+    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b", is_divided=False) as ledger:
         assert ledger is None
-    async with ledger_of(None, "b") as ledger:
+    async with ledger_of(None, "b", is_divided=False) as ledger:
         assert ledger is None
+
+
+def test_an_older_answer_does_not_replace_a_younger_one(server: Server, tmp_path: Path) -> None:
+    async def job(store: ResultStore) -> None:
+        async with ledger_of(store, "b", is_divided=False) as ledger:
+            assert ledger is not None
+            await ledger.write("run", 10, 5.0)
+            await ledger.write("run", 9, 99.0)
+            await ledger.write("other", 1, 2.0)
+            assert await ledger.spent_before("new") == 7.0
+            assert await ledger.spent_before("run") == 2.0
+
+    asyncio.run(job(ResultStore.disk(str(tmp_path))))
+    asyncio.run(job(ResultStore.redis(server.url, space_of_its_own())))
+
+
+def test_what_a_function_without_the_store_has_spent_is_kept_too(server: Server, tmp_path: Path) -> None:
+    """Of two functions that share a budget one has the store: the next run knows what both have spent."""
+    store = ResultStore.disk(str(tmp_path))
+
+    async def spends(budget: SharedBudget, woken: asyncio.Event, most: int) -> int:
+        made = 0
+        while made < most and await reserve(budget, woken, 1.0):
+            budget.of("").settle(1.0, 1.0)
+            made += 1
+        await budget.close()
+        return made
+
+    async def run(calls: tuple[int, int]) -> list[int]:
+        async with (
+            coordinator(server, space_of_its_own()) as connection,
+            ledger_of(store, "b", is_divided=False) as ledger,
+        ):
+            made = []
+            for name, kept, most in (("no store", None, calls[0]), ("store", ledger, calls[1])):
+                woken = asyncio.Event()
+                made.append(await spends(budget_of(linked(connection, name, woken.set), 10.0, kept), woken, most))
+            return made
+
+    assert asyncio.run(run((2, 3))) == [2, 3]
+    assert asyncio.run(run((1, 99))) == [1, 4]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, ResultStore
-from asyncudf._limits.windows import WHOLE_TIME
 from asyncudf._stores.ledgers import FolderLedger, locked
 from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import LEASE_FILES, SMALLEST, LocalResults
@@ -228,18 +226,11 @@ async def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 def test_what_runs_have_spent_is_written_by_one_task_at_a_time(tmp_path: Path) -> None:
     """Another one waits: two that write at once would lose an amount."""
     ledger = FolderLedger(tmp_path / "budget")
-    asyncio.run(ledger.add(WHOLE_TIME, "first", 1, {"": 0.5}))
-    ledger.close()
-
-    def add() -> None:
-        with contextlib.closing(FolderLedger(tmp_path / "budget")) as another:
-            asyncio.run(another.add(WHOLE_TIME, "second", 1, {"": 0.25}))
-
-    other = threading.Thread(target=add)
+    asyncio.run(ledger.write("first", 1, 0.5))
+    other = threading.Thread(target=lambda: asyncio.run(ledger.write("second", 1, 0.25)))
     with locked(tmp_path / "budget"):
         other.start()
         other.join(0.3)
         assert other.is_alive()
     other.join(60)
-    with contextlib.closing(FolderLedger(tmp_path / "budget")) as third:
-        assert asyncio.run(third.spent(WHOLE_TIME, [""])) == {"": 0.75}
+    assert asyncio.run(ledger.spent_before("third")) == 0.75

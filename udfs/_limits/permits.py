@@ -416,7 +416,8 @@ class PermitGate(Gate):
         self._labels = {place: limit_label(limit) for place, limit in limits.items()}
         self.limits = [*self._labels.values()]
         self.limit = limit_label(max(limits.values(), key=lambda limit: limit.interval))  # until it is known
-        self._credits = {place: Credit(limit) for place, limit in limits.items()}
+        self._credits = [(place, Credit(limit)) for place, limit in limits.items()]
+        self._credit_of = dict(self._credits)
         self.follows_calls = any(limit.settle is not None for limit in limits.values())
         self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
         self._shared = shared
@@ -424,7 +425,7 @@ class PermitGate(Gate):
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
         given = attempt.costs
         assert given is not None
-        costs = {place: max(0.0, given[place] - credit.left(now)) for place, credit in self._credits.items()}
+        costs = {place: max(0.0, given[place] - credit.left(now)) for place, credit in self._credits}
         own, own_costs = self._own, [costs[place] for place in self._places]
         if self._shared is None:
             wait = take(own, own_costs, now)
@@ -441,13 +442,13 @@ class PermitGate(Gate):
                 return None
             take(own, own_costs, now)
         if wait == 0.0:
-            for place, credit in self._credits.items():
+            for place, credit in self._credits:
                 credit.use(given[place] - costs[place])
         return wait
 
     def follow(self, place: int, limit: RateLimit) -> None:
         """From now on the permits of the limit at this place come as this one says."""
-        self._credits[place].follow(limit)
+        self._credit_of[place].follow(limit)
         if place in self._places:
             self._own[self._places.index(place)].follow(limit)
         elif self._shared is not None:
@@ -456,11 +457,11 @@ class PermitGate(Gate):
 
     def settle(self, place: int, reserved: float, used: float, now: float) -> None:
         """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""
-        self._credits[place].add(reserved - used, now)
+        self._credit_of[place].add(reserved - used, now)
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
         """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
-        for credit in self._credits.values():
+        for _, credit in self._credits:
             credit.is_wanted = True
         if number is not None:
             self.limit = self._labels[places[number]]

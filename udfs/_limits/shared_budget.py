@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .._errors.exceptions import FatalError
 from .._errors.safe import type_name, without_secrets
-from .._stores.ledgers import Ledger, Window
+from .._stores.ledgers import KeyLedger, Ledger, Window
 from .budget import Budget, budget_label
 from .by_key import Key
 from .coordinator import (
@@ -43,19 +43,21 @@ T = TypeVar("T")
 # none of them has done so for a lease, nothing comes back. A question that is repeated as its answer was lost has the
 # number of the one before, and gets the same answer.
 #
-# When the coordinator has lost its memory, a task that knows another run brings what the ledger has. Without one it
-# brings what was spent, as far as it knows, of a budget that is not divided; the most that a task has brought counts.
+# When the coordinator has lost its memory, a task that knows another run brings what the ledger has of each key. Of a
+# budget that is not divided tasks bring what was spent before the run, as far as they know: by its ledger, or when the
+# memory was lost; the most counts.
 #
 # keys: a hash of the window, of each key "spent", or "spent holders until flag" while tasks hold something of it or
 # once it has turned a row away, the name of its run, and what was spent before that; the time of the budget, which
 # never goes back; the task's last answer; the pace.
 # Arguments: time, number of the question, task, amount of each key, lease, the run that the task knows, the time of the
-# ledger, whether another run can go on, milliseconds to keep the hash and the time, what the task knows to be spent;
-# then of each key: its name, what the ledger has of it (empty: not asked), what is to be added, what the next call
-# needs, wanted, whether the task held something, and whether it does so whatever it gets.
+# ledger, whether another run can go on, milliseconds to keep the hash and the time, what was spent before the run
+# (empty: the budget is divided); then of each key: its name, what the ledger has of it (empty: not asked), what is to
+# be added, what the next call needs, wanted, whether the task held something, and whether it does so whatever it gets.
 # Answers how far the coordinator is behind, the time, the run, and of each key how much the task gets, a verdict, and
-# what is spent. The verdict: 1: what the call needs will never be there; 2: and it is the first that is turned away; ?:
-# the ledger has to be asked; else 0.
+# what is spent; if the budget is not divided also what was spent before the run, and the number of the answer. The
+# verdict: 1: what the call needs will never be there; 2: and it is the first that is turned away; ?: the ledger has to
+# be asked; else 0.
 SPEND_KEYS = (
     PACE_SCRIPT
     + """
@@ -67,10 +69,12 @@ local last = redis.call('GET', reply)
 local before = last and string.match(last, '^(%S+) ')
 if before == number then return {behind(), text(time), string.match(last, '^%S+ (%S+) (.*)$')} end
 local run = redis.call('HGET', amounts, 'run')
-local is_other, before = known ~= '' and known ~= run, tonumber(redis.call('HGET', amounts, 'before') or '0')
-if is_other and goes_on then before = math.max(before, tonumber(ARGV[11])) elseif is_other then run = 'lost' end
+local is_other, is_one = known ~= '' and known ~= run, ARGV[11] ~= ''
+local before = math.max(tonumber(redis.call('HGET', amounts, 'before') or '0'), tonumber(ARGV[11]) or 0)
+if is_other and not goes_on then run = 'lost' end
 run = run or (me .. '@' .. text(now))
-if #ARGV > 11 or before > 0 then redis.call('HSET', amounts, 'run', run, 'before', text(before)) end
+if is_one then redis.call('HSET', amounts, 'before', text(before)) end
+if is_one or #ARGV > 11 then redis.call('HSET', amounts, 'run', run) end
 redis.call('PEXPIRE', amounts, run == 'lost' and 3600000 or ARGV[9])
 if is_other or run == 'lost' then return {behind(), text(time), run, ''} end
 local said = {}
@@ -99,6 +103,7 @@ for i = 12, #ARGV, 7 do
     said[#said + 1] = text(got) .. ' ' .. verdict .. ' ' .. text(before + tonumber(spent))
   end
 end
+if is_one then said[#said + 1] = text(before) .. ' ' .. redis.call('HINCRBY', amounts, 'answers', 1) end
 local answer = table.concat(said, ' ')
 redis.call('SET', reply, number .. ' ' .. run .. ' ' .. answer, 'PX', 1000 * lease)
 return {behind(), text(time), run, answer}
@@ -126,19 +131,23 @@ class SharedBudget(PeriodicTask):
     # _look_at, _renew_at, _refresh_at: when `look_again` is due, all that is held is said again, and the time is asked
     # _told: the coordinator's time in its last answer
     # _number: of the last question; 0: there was none
-    # _known: what all have spent at the last answer, which nobody else may know; 0 with a ledger, or of many amounts
+    # _before: what was spent before the run of the coordinator, if the budget is not divided; None: not known yet
+    # _known, _said_before, _answer: of such a budget what all have spent at the last answer, what of that was spent
+    #   before the run, and the number of that answer
 
     def __init__(
-        self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | None, wake: Callable[[Key], None]
+        self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | KeyLedger | None, wake: Callable[[Key], None]
     ) -> None:
         self._wake = wake
-        self._name, self._budget, self._ledger, self.is_settled = name, budget, ledger, budget.is_settled
+        self._name, self._budget, self.is_settled = name, budget, budget.is_settled
+        self._ledger: Any = ledger
         self._windows = Windows(budget.per)
         self._ahead = None if budget.per else 0.0
         self._open = self._opened(Window(-math.inf, -math.inf, ""))
         self._ended = set[Key]()
-        self._ledger_time, self._told, self._known, self._number = 0.0, 0.0, 0.0, 0
-        self._knows_all = ledger is None and not budget.is_divided
+        self._ledger_time, self._told, self._number = 0.0, 0.0, 0
+        self._known, self._said_before, self._answer = 0.0, 0.0, 0
+        self._before = None if budget.is_divided or ledger is not None else 0.0
         self._look_at = self._renew_at = self._refresh_at = 0.0
         super().__init__(link, (), gap=BUDGET_GAP)
 
@@ -184,7 +193,7 @@ class SharedBudget(PeriodicTask):
         for key in ended:
             self._wake(key)
         if now >= self._renew_at:
-            self._renew_at = now + (REPORT_EVERY if self._knows_all else BUDGET_LEASE / 3)
+            self._renew_at = now + (BUDGET_LEASE / 3 if self._budget.is_divided else REPORT_EVERY)
             window.changed.update(dict.fromkeys(window.held))
         if now >= self._look_at:
             self._look_at = now + HURRY_EVERY
@@ -209,8 +218,13 @@ class SharedBudget(PeriodicTask):
 
     async def _say(self, window: OpenWindow, questions: Sequence[Question]) -> None:
         """Ask the coordinator, and write to the ledger what is spent by its answers."""
-        answers = await self._answers(window, questions, {})
-        if (ledger := self._ledger) is not None:
+        answers, ledger = await self._answers(window, questions, {}), self._ledger
+        if not self._budget.is_divided:
+            self._known = spent = answers[questions[0].of].spent
+            if ledger is not None:
+                run, number, before = window.run, self._answer, self._said_before
+                await kept(lambda: ledger.write(run, number, spent - before), self._clock)
+        elif ledger is not None:
             if unknown := [one for one in questions if answers[one.of].verdict == "?"]:
                 keys = [one.of.key for one in unknown]
                 found = await kept(lambda: ledger.spent(window.window, keys), self._clock)
@@ -222,17 +236,21 @@ class SharedBudget(PeriodicTask):
         for one in questions:
             window.note(one, answers[one.of])
             window.told = self._told
-            self._known = answers[one.of].spent if self._knows_all else 0.0
 
     async def _answers(
         self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
     ) -> dict[KeyAmount, Answer]:
         """The coordinator's answers; `found`: what the ledger has of the keys, where it was asked."""
+        is_one = not self._budget.is_divided
+        if is_one and self._before is None:
+            window.run, _ = await self._asked(window, (), {})
+            self._before = await kept(lambda: self._ledger.spent_before(window.run), self._clock)
         while True:
             run, text = await self._asked(window, questions, found)
             if run == window.run or not window.run or run == LOST:
                 break
             window.run = run  # the coordinator has lost its memory, and the ledger or the tasks have it
+            self._before = max(self._before or 0.0, self._known)
             await asyncio.sleep(LONGEST_PAUSE)  # others tell what they had got before
         if run == LOST:
             raise FatalError(
@@ -241,7 +259,10 @@ class SharedBudget(PeriodicTask):
                 "store of the function"
             )
         window.run = run
-        parts = iter(text.split())
+        said = text.split()
+        if is_one:
+            self._said_before, self._answer = float(said.pop(-2)), int(said.pop())
+        parts = iter(said)
         return {
             one.of: Answer(float(got), verdict, float(spent))
             for one, (got, verdict, spent) in zip(questions, zip(parts, parts, parts, strict=True), strict=True)
@@ -253,8 +274,8 @@ class SharedBudget(PeriodicTask):
         """Ask once; returns the run and the text of the answer."""
         self._number += 1
         budget, coordinator, task = self._budget, self._link.coordinator, self._link.task
-        is_named, has_ledger = budget.name is not None, self._ledger is not None
-        goes_on = has_ledger or self._knows_all
+        is_named, has_ledger = budget.name is not None, self._ledger is not None and budget.is_divided
+        goes_on = has_ledger or not budget.is_divided
         self._keys = [
             coordinator.key("amounts", f"{self._name}:{window.window.key}", for_all=is_named),
             coordinator.key("clock", self._name, for_all=is_named),
@@ -263,7 +284,7 @@ class SharedBudget(PeriodicTask):
         longest = KEEP_NAMED if is_named else KEEP_CALLS
         left = 1000 * max(0.0, window.window.end - self._time()) + KEEP_OVER
         arguments: list[object] = [self._number, task, budget.amount, BUDGET_LEASE, window.run, self._ledger_time]
-        arguments += [int(goes_on), int(min(longest, left)), longest, self._known]
+        arguments += [int(goes_on), int(min(longest, left)), longest, "" if budget.is_divided else self._before or 0.0]
         for one in questions:
             stored = found.get(one.of.key, "" if has_ledger else 0.0)
             arguments += [one.of.key, stored, one.added, one.need, one.want, int(one.of.is_held), int(one.keeps)]

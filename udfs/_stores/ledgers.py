@@ -1,4 +1,4 @@
-"""What runs have spent of a budget in each window for each key, kept beside the results for the runs after them."""
+"""What runs have spent of a budget, kept beside the results of a function for the runs after them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ end
 """
 
 
+# An entry counts if its number is higher than that of the entry before: tasks write what the coordinator has answered
+# them, and an older answer must not replace a younger one.
+WRITE = """
+local number = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) ')
+if not number or tonumber(number) < tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
+end
+"""
+
+
 class Window(NamedTuple):
     """A span of time: its first second since 1970, the one after its last, and what people are shown."""
 
@@ -58,21 +68,64 @@ def keeps_ledgers(store: ResultStore | None) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[Ledger | None]:
+async def ledger_of(
+    store: ResultStore | None, budget: str, *, is_divided: bool
+) -> AsyncIterator[Ledger | KeyLedger | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
     location = location_of(store)
     if isinstance(location, RedisServer):
         async with contextlib.aclosing(location.client()) as client:
-            yield RedisLedger(client, f"{location.prefix}:asyncudf.budget:{budget}")
+            name = f"{location.prefix}:asyncudf.budget:{budget}"
+            yield RedisKeyLedger(client, name) if is_divided else RedisLedger(client, name)
     elif isinstance(location, LocalFolder) and location.path is not None:
         folder = Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32]
-        with contextlib.closing(FolderLedger(folder)) as ledger:
+        if not is_divided:
+            yield FolderLedger(folder)
+            return
+        with contextlib.closing(FolderKeyLedger(folder)) as ledger:
             yield ledger
     else:
         yield None
 
 
 class RedisLedger:
+    """A hash: of each run the number of its entry, and the amount."""
+
+    def __init__(self, client: Any, key: str) -> None:
+        self._client, self._key = client, key
+
+    async def spent_before(self, run: str) -> float:
+        entries = await self._client.hgetall(self._key)
+        return sum(float(entry.split()[1]) for name, entry in entries.items() if name.decode() != run)
+
+    async def write(self, run: str, number: int, amount: float) -> None:
+        """What this run has spent, or might spend; an entry with a higher number stays."""
+        await self._client.eval(WRITE, 1, self._key, run, number, f"{amount:.17g}")
+
+
+class FolderLedger:
+    """A folder with a small file for each run; all tasks of the host write it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def spent_before(self, run: str) -> float:
+        with locked(self._folder):
+            files = [file for file in self._folder.iterdir() if file.suffix == ".run" and file.stem != run]
+            return sum(float(file.read_text().split()[1]) for file in files)
+
+    async def write(self, run: str, number: int, amount: float) -> None:
+        file = self._folder / f"{run}.run"
+        with locked(self._folder):
+            with contextlib.suppress(FileNotFoundError):
+                if int(file.read_text().split()[0]) >= number:
+                    return
+            new = file.with_suffix(".new")
+            new.write_text(f"{number} {amount:.17g}")
+            new.replace(file)
+
+
+class RedisKeyLedger:
     """A hash for each window, of each key the amount; it ends a day after its window."""
 
     def __init__(self, client: Any, name: str) -> None:
@@ -99,7 +152,7 @@ class RedisLedger:
         return f"{self._name}:{window.key}"
 
 
-class FolderLedger:
+class FolderKeyLedger:
     """A small database in a folder, which all tasks of the host write; a new window ends those before it."""
 
     def __init__(self, folder: Path) -> None:
@@ -170,3 +223,4 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 Ledger = RedisLedger | FolderLedger
+KeyLedger = RedisKeyLedger | FolderKeyLedger

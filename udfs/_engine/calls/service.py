@@ -219,7 +219,8 @@ class Service:
         names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
         for place, (budget, name) in enumerate(names, len(options.rate_limit)):
             wake_key = partial(aside.ask_again_at, place) if budget.by else lambda _: self.reopen()
-            ledger = await stack.enter_async_context(ledger_of(options.store if budget.name else None, name))
+            kept = ledger_of(options.store if budget.name else None, name, is_divided=budget.is_divided)
+            ledger = await stack.enter_async_context(kept)
             amounts = owned(SharedBudget(link, name, budget, ledger, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
