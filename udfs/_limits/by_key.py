@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .._errors.checks import text
 from .._errors.exceptions import AsyncUDFError, OptionError
@@ -12,14 +12,11 @@ from .._errors.safe import safe_repr, type_name
 from .._stores.base import need
 from .._stores.keys import KEY_BYTES, canonical
 
+if TYPE_CHECKING:
+    from .budget import Budget
+    from .rate_limit import RateLimit
+
 Key = str  # of a row: a hash of the values, equal in all tasks
-
-
-class Keyed(Protocol):
-    """A limit or a budget, whose `by` was checked by `key_names`."""
-
-    @property
-    def by(self) -> Any: ...
 
 
 def key_names(value: Any) -> tuple[str, ...] | None:
@@ -40,7 +37,7 @@ def key_names(value: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def key_parameters(limits: Iterable[Keyed]) -> tuple[str, ...]:
+def key_parameters(limits: Iterable[RateLimit | Budget]) -> tuple[str, ...]:
     """The parameters of a function that make keys."""
     return tuple(dict.fromkeys(name for limit in limits for name in limit.by or ()))
 

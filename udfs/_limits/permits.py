@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from .block_size import BlockSize, nap_of
 from .coordinator import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator, PeriodicTask, TaskLink
-from .credit import Credit
 from .gate import AskingAttempt, Gate
-from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, take, tightest
+from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, patience_of, take, tightest
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
@@ -363,6 +362,42 @@ class SharedPermits(PeriodicTask):
         if end > start:
             ours = self._coordinator.time.ours
             self._leased[number].add(ours(start), ours(end), start - ours(start))
+
+
+class Credit:
+    """Permits of one limit that calls have taken and not used, for later ones; less than 0 if they have used more.
+
+    They become stale like permits that were leased, unless a call waits for permits. Else a quiet time would save up
+    what all calls before it did not use, and a burst of any size could follow.
+
+    >>> credit = Credit(RateLimit(100))
+    >>> credit.add(8.0, 10.0)
+    >>> credit.left(10.01), credit.left(11.0)
+    (8.0, 0.0)
+    """
+
+    def __init__(self, limit: RateLimit) -> None:
+        self.follow(limit)
+        self._permits, self._since = 0.0, -math.inf
+        self.is_wanted = False  # a call waits
+
+    def follow(self, limit: RateLimit) -> None:
+        """From now on permits become stale as those of this limit."""
+        self._patience = patience_of(limit)
+
+    def left(self, now: float) -> float:
+        if self._permits > 0 and now > self._since + self._patience and not self.is_wanted:
+            self._permits = 0.0
+        return self._permits
+
+    def add(self, permits: float, now: float) -> None:
+        """A call has not used so many."""
+        self._permits = self.left(now) + permits
+        self._since = now
+
+    def use(self, permits: float) -> None:
+        self._permits -= permits
+        self.is_wanted = False
 
 
 class PermitGate(Gate):

@@ -177,15 +177,13 @@ class SharedKeys(PeriodicTask):
 
     def _question(self, asked: dict[Key, tuple[float, float]]) -> Awaitable[list[str]]:
         limit = self._keys[0]
+        self._keys = [limit, *(f"{limit}:{key}" for key in asked)]
         numbers = [number for one in asked.values() for number in one]
-        saved = self._limit.saved * self._interval
-        names = [f"{limit}:{key}" for key in asked]
-        return self._coordinator.run(RESERVE, [limit, *names, self._pace], saved, self._limit.period, LEASE, *numbers)
+        return self._ask(RESERVE, self._limit.saved * self._interval, self._limit.period, LEASE, *numbers)
 
     async def _reserve(self, asked: dict[Key, tuple[float, float]]) -> None:
         sent, time = self._clock(), self._coordinator.time
-        behind, said, epoch, *starts = await self._question(asked)
-        self._behind = min(float(behind), self._longest)
+        said, epoch, *starts = await self._question(asked)
         now = self._clock()
         time.update(sent, float(said), now)
         if epoch != self._epoch:
