@@ -135,19 +135,19 @@ class RowLayout:
         # None: no declared type
         return any(one is None or pa.types.is_nested(one) or has_objects(one) for one in found)
 
-    def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
-        """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""
+    def weigher(self) -> Callable[[Any, Any], int] | None:
+        """Estimates the bytes that operators have added to a record, from its value and origin; None: always few."""
         sizes = [size_estimate(group.arrow_type) for group in reversed(self.groups)]
         if not any(sizes):
             return None
 
-        def weigh(values: Sequence[Any], origins: Sequence[Any]) -> int:
+        def weigh(value: Any, origin: Any) -> int:
             added = 0
             for number, size in enumerate(sizes):
                 if number:
-                    values, origins = [before.value for before in origins], [before.origin for before in origins]
+                    value, origin = origin.value, origin.origin
                 if size is not None:
-                    added += sum(map(size, values))
+                    added += size(value)
             return added
 
         return weigh

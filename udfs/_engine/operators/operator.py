@@ -14,7 +14,7 @@ from asyncudf.queues._queues import emit_marker
 from ..._errors.records import as_exception
 from ..stored.elements import Inlet
 from .input import InputBuffer, InputElement
-from .outputs import Downstream, Output
+from .outputs import Output
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
@@ -54,7 +54,7 @@ class ChainedOperator(Operator):
     def end_of_input(self) -> None:
         """Nothing follows."""
 
-    def input(self) -> Downstream:
+    def input(self) -> ChainedOperator:
         """Where one of the operators before this one passes its rows."""
         return self  # a union has one input for each of them
 

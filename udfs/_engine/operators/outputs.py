@@ -6,14 +6,16 @@ import asyncio
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from ..._functions.process_function import Collector, WatermarkGauge
 from ..._functions.side_outputs import OutputTag, SideRecord
 from ..calls.invokers import copied
+
+if TYPE_CHECKING:
+    from .operator import ChainedOperator
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
@@ -42,11 +44,6 @@ class Output(Collector):
         _, timestamp, origin = record
         self.collect(StreamRecord(result, timestamp, origin))
 
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take one result for each of these records, in their order."""
-        for record, result in zip(records, results, strict=True):
-            self.collect_result(record, result)
-
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         """Take a record for a side output (Flink's `collect(tag, record)`); without a reader it is dropped."""
 
@@ -68,8 +65,6 @@ class Output(Collector):
 class ForwardingOutput(Output):
     """Passes everything on as it is."""
 
-    # Rows that come with their results were done at once: they have no side records and were never in the queue.
-
     def __init__(self, output: Output) -> None:
         super().__init__()
         self._output = output
@@ -82,9 +77,6 @@ class ForwardingOutput(Output):
 
     def collect(self, record: StreamRecord) -> None:
         self._output.collect(record)
-
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self._output.collect_results(records, results)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         self._output.collect_tagged(tag, record)
@@ -129,20 +121,10 @@ class SplittingOutput(ForwardingOutput):
             self._output.collect(record)
 
 
-class Downstream(Protocol):
-    """An operator as the operator before it sees it."""
-
-    @property
-    def available(self) -> int: ...
-    def process(self, record: StreamRecord, /) -> None: ...
-    def process_marker(self, marker: Watermark | WatermarkStatus | LatencyMarker, /) -> None: ...
-    def end_of_input(self) -> None: ...
-
-
 class ChainingOutput(Output):
     """Passes a record straight to the next operator of the same chain, which sees its projection."""
 
-    def __init__(self, following: Downstream, project: Callable[[StreamRecord], StreamRecord]) -> None:
+    def __init__(self, following: ChainedOperator, project: Callable[[StreamRecord], StreamRecord]) -> None:
         super().__init__()
         self._following = following
         self.leaves_chain = False
@@ -256,8 +238,6 @@ class TimestampedCollector(Collector):
 OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company
 OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
 
-_origin_of = itemgetter(2)  # of records, and of plain tuples of the same
-
 
 class RecordWriterOutput(Output):
     """Leaves the chain: gathers results and passes them to `write` in batches.
@@ -268,7 +248,7 @@ class RecordWriterOutput(Output):
     Args:
         write: takes the values and their origins.
         rows: how many make a full batch.
-        weigh: how many bytes values and their origins bring to the batch; None where that does not matter.
+        weigh: how many bytes a value and its origin bring to the batch; None where that does not matter.
         max_bytes: about how many make a full batch.
     """
 
@@ -285,7 +265,7 @@ class RecordWriterOutput(Output):
         linger: float,
         loop: asyncio.AbstractEventLoop,
         tag: OutputTag | None = None,
-        weigh: Callable[[Sequence[Any], Sequence[Any]], int] | None = None,
+        weigh: Callable[[Any, Any], int] | None = None,
         max_bytes: int = UNLIMITED,
     ) -> None:
         super().__init__(tag)
@@ -314,36 +294,9 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._weight += self._weigh((result,), (record[2],))
+            self._weight += self._weigh(result, record[2])
             if self._weight >= self._max_bytes:
                 self.flush()
-
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        origins = [*map(_origin_of, records)]
-        if self._weigh is not None:
-            more = self._weigh(results, origins)
-            if self._weight + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds where
-                super().collect_results(records, results)
-                return
-            self._weight += more
-        if not self._values:
-            self._timer = self._loop.call_later(self._linger, self._flush_in_time)
-        self._values += results
-        self._origins += origins
-        if len(self._values) >= self._rows:
-            self._write_full_batches()
-
-    def _write_full_batches(self) -> None:
-        # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
-        rows, values, origins = self._rows, self._values, self._origins
-        full = len(values) - len(values) % rows
-        self._values, self._origins = values[full:], origins[full:]
-        for start in range(0, full, rows):
-            self._write(values[start : start + rows], origins[start : start + rows])
-        if self._weigh is not None:
-            self._weight = self._weigh(self._values, self._origins)
-        if not self._values:
-            self.flush()  # ends the timer
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         if tag == self.tag:
