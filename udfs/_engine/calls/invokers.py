@@ -48,7 +48,8 @@ class BatchCodec(Protocol):
 class Invoker(ABC):
     """A function bound to the open resources and the context of its task."""
 
-    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # an `async def` of one row and one result
+    # An `async def` of one row and one result, which returns the coroutine itself: it may be called without an invoker.
+    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
 
     def __init__(self, name: str, on_timeout: Any, function: Any) -> None:
         self.name = name
@@ -70,7 +71,7 @@ class Invoker(ABC):
 
     def seen_by_retry(self, results: Sequence[Any]) -> Any:
         """The argument of a result predicate: the value of a plain function, or the list of results."""
-        return results[0]
+        return self.seen_by_settle(results[0])
 
     def seen_by_settle(self, results: Any) -> Any:
         """What `settle` gets of a row: the value of a function of one result, a list of results, or an exception."""
@@ -78,24 +79,13 @@ class Invoker(ABC):
 
 
 class _Scalar(Invoker):
-    """A plain `def`, whose coroutine waits for a thread."""
+    """One result: of an `async def`, or of a plain `def`, whose coroutine waits for a thread."""
 
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
         return [(await self._function(*rows[0]),)]
 
-    def seen_by_retry(self, results: Sequence[Results]) -> Any:
-        return results[0][0]
-
     def seen_by_settle(self, results: Any) -> Any:
         return results[0]
-
-
-class _Direct(_Scalar):
-    """An `async def`: it returns the coroutine itself, so it may be called without an invoker."""
-
-    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-        super().__init__(name, on_timeout, function)
-        self.direct = function
 
 
 class _Generator(Invoker):
@@ -178,7 +168,10 @@ def invoker_of(
         return _Vectorized(spec.name, on_timeout, function, codec)
     if spec.kind is FunctionKind.GENERATOR:
         return _Generator(spec.name, on_timeout, function)
-    return (_Direct if spec.kind is FunctionKind.COROUTINE else _Scalar)(spec.name, on_timeout, function)
+    invoker = _Scalar(spec.name, on_timeout, function)
+    if spec.kind is FunctionKind.COROUTINE:
+        invoker.direct = function
+    return invoker
 
 
 def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:

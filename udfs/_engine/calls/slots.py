@@ -124,6 +124,10 @@ class CallingOperator(Protocol):
     loop: asyncio.AbstractEventLoop
     counters: TaskCounters
 
+    @property
+    def has_finished(self) -> bool:  # whether it has ended, so that results are for no row any more
+        ...
+
     async def work(self, slot: CallSlot, /) -> None:
         """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
 
@@ -132,6 +136,9 @@ class CallingOperator(Protocol):
 
     def pump_soon(self) -> None:
         """The same in the next turn of the event loop."""
+
+    def look_at_input(self) -> None:
+        """Rows can be taken from the input, or the input has ended."""
 
     def fail(self, error: BaseException) -> None:
         """The task must end with this error."""

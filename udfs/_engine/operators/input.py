@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from asyncudf.queues import StreamElement, StreamRecord
+from asyncudf.queues import StreamElement
 
 from ..calls.attempt import Attempt
 from ..calls.invokers import BatchBounds
@@ -21,11 +21,6 @@ UNKNOWN_ROWS = 10_000  # elements, if the number is not known
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
 InputElement = StreamElement | tuple[Any, int | None, Any]
-
-
-def record_of(element: InputElement) -> StreamElement:
-    """The element, a plain tuple made a record."""
-    return StreamRecord._make(element) if type(element) is tuple else element  # type: ignore[return-value]
 
 
 class InputBuffer:
@@ -144,25 +139,21 @@ class InputBuffer:
             self._request_batch()
         return True
 
-    def next(self) -> StreamElement | None:
-        """Take the next element, None if there is none now."""
-        return None if (element := self.take()) is None else record_of(element)
-
     def take(self) -> InputElement | None:
-        """The same; a record may be a plain tuple."""
+        """Take the next element, None if there is none now."""
         while (element := next(self.current, None)) is None:
             if not self.refill():
                 return None
         return element
 
-    def values(self) -> list[StreamElement]:
+    def values(self) -> list[Any]:
         """All elements, in order; they stay where they are."""
         single, is_read = list(self._single), self._reads_single  # is behind all else
         self._single.clear()
         self._is_listed = True
         batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
         self._is_listed = False
-        listed = [*map(record_of, chain.from_iterable(batches)), *single]
+        listed = [*chain.from_iterable(batches), *single]
         if is_read:
             self._single.extend(single)
             self._reads_single = True

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from asyncudf.queues import StreamElement
-
 from ..stored.elements import ROWS, AnsweredRows, Inlet
 
 
@@ -34,7 +32,7 @@ class NullAnswers:
     def end(self) -> None:
         self._inlet.end()
 
-    def values(self) -> list[StreamElement]:
+    def values(self) -> list[Any]:
         return self._inlet.values()
 
     def _answered(self, elements: Iterable[Any]) -> Iterator[Any]:

@@ -206,11 +206,13 @@ class SourceOperator(BufferedOperator):
         if self._output.available <= 0:
             self._held_back = True
             return False
-        element = self._buffer.next()
-        if isinstance(element, StreamRecord):
+        element = self._buffer.take()
+        if type(element) is tuple:
+            self._output.collect(StreamRecord._make(element))
+        elif isinstance(element, StreamRecord):
             self._output.collect(element)
         elif element is not None:
-            emit_marker(self._output, element)
+            emit_marker(self._output, element)  # type: ignore[arg-type]
         elif self._buffer.is_drained:
             self._finished.set_result(None)
         return element is not None

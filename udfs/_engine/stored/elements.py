@@ -97,5 +97,5 @@ class Inlet(Protocol):
     def end(self) -> None:
         """Nothing follows."""
 
-    def values(self) -> list[StreamElement]:  # all elements that were not taken, in order; they stay where they are
+    def values(self) -> list[Any]:  # all elements that were not taken, in order; they stay where they are
         ...

@@ -13,33 +13,25 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
-from asyncudf.queues import StreamElement
-
+from ..calls.slots import CallingOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
-from .elements import ROWS, AnsweredRows, LookedUpRow
-from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator, failing
+from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
+from .stored_results import KEYS_AT_ONCE, Found, StoredResults, failing
 
 Key = bytes | BaseException
 
 
-class LookedUpInput(Protocol):
-    """Takes what was looked up.
+class LookedUpInput(Inlet, Protocol):
+    """Takes what was looked up."""
 
-    Attributes:
-        may_have_more: False when everything was taken out of it.
-    """
-
-    may_have_more: bool
+    may_have_more: bool  # False when everything was taken out of it
 
     @property
     def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
         ...
 
-    def feed(self, batch: Iterable[Any], /) -> None: ...
-    def end(self) -> None: ...
     def request_from(self, request_batch: Callable[[], None], /) -> None: ...
-    def values(self) -> list[StreamElement]: ...
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -57,7 +49,7 @@ class LookupAhead:
     # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
     # _ended: nothing more is fed; the buffer ends when everything has been looked up
 
-    operator: StoreOperator
+    operator: CallingOperator
     stored: StoredResults
     landed: LandedResults[Any]
     buffer: LookedUpInput
@@ -112,7 +104,7 @@ class LookupAhead:
         self._ended = True
         self._end_buffer()
 
-    def values(self) -> list[StreamElement]:
+    def values(self) -> list[Any]:
         return [*self.buffer.values(), *self._in_lookup, *(element for part in self._pending for element in part)]
 
     def go_on(self) -> None:

@@ -27,12 +27,13 @@ from ..calls.invokers import copied
 from ..calls.outcomes import Outcome
 from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
+from ..calls.slots import CallingOperator
 from ..loop.event_loops import end_tasks
 from .claim_pace import ClaimPace
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
 from .lookup import LookedUpInput, LookupAhead
-from .stored_results import Found, StoredResults, StoreOperator, StoreWriter, failing
+from .stored_results import Found, StoredResults, StoreWriter, failing
 
 # Seconds after which a lookup is old; under limits, as many calls are claimed ahead as begin in this time.
 LOOKUP_AGE = 0.2
@@ -59,7 +60,7 @@ class Claims:
 
     def __init__(
         self,
-        operator: StoreOperator,
+        operator: CallingOperator,
         sharing: StoreSharing,
         stored: StoredResults,
         calls: Calls,
@@ -215,7 +216,7 @@ class StoreSharing:
 
     def __init__(
         self,
-        operator: StoreOperator,
+        operator: CallingOperator,
         stored: StoredResults,
         options: Options,
         calls: Calls,
@@ -332,15 +333,8 @@ class StoreSharing:
 
     def found(self, row: Row, found: Found) -> None:
         """The store has a result by now for a row that was to be called."""
-        # The rows that follow this one have it too.
-        key: bytes = row.record.key
         assert found is not None
-        if followers := self._flights.land(key, row):
-            self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
-        self._end_lease(key)
-        for one in (row, *followers):
-            self._totals.shared_flights += 1
-            self._have(one, found)
+        self._share(found, [row, *self._end_flight(row.record.key, row)])
 
     # While it is called.
 
@@ -414,34 +408,38 @@ class StoreSharing:
                 self._calls.deadlines.stop(follower)
         if value is None:
             self._land(key, row, results, found, ttl)
-        elif (memory := self._queue.memory) is None:
-            self._writer.put(key, value, ttl, partial(self._land, key, row, results, found, ttl))
         else:
             # Until they are written these results wait here, and count as if they were in the queue.
-            release = partial(memory.release, memory.hold_results(results))
-            land = partial(self._land_written, release, key, row, results, found, ttl)
-            self._writer.put(key, value, ttl, land)
+            held = 0 if self._queue.memory is None else self._queue.memory.hold_results(results)
+            self._writer.put(key, value, ttl, partial(self._land, key, row, results, found, ttl, held))
 
-    def _land_written(self, release: Callable[[], None], *landed: Any) -> None:
-        release()
-        self._land(*landed)
-
-    def _land(self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None) -> None:
+    def _land(
+        self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None, held: int = 0
+    ) -> None:
         """The outcome is in the store: all rows that have waited for it are done.
 
-        `found`: what rows have that find it there.
+        `found`: what rows have that find it there; `held`: bytes that were counted until now.
         """
+        if held:
+            self._queue.memory.release(held)  # type: ignore[union-attr]
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
+        followers = self._end_flight(key, row)
+        _done(row, results)
+        self._share(found, followers)
+
+    def _end_flight(self, key: bytes, row: Row) -> Sequence[Row]:
+        """There are results: returns the rows that have followed this one, and have them too."""
         if followers := self._flights.land(key, row):
             self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
-        if self._stored.leases is not None:
-            self._end_lease(key)
-        _done(row, results)
-        for follower in followers:
+        self._end_lease(key)
+        return followers
+
+    def _share(self, found: Results | StoredFailure, rows: Sequence[Row]) -> None:
+        for row in rows:
             self._totals.shared_flights += 1
-            self._have(follower, found)
+            self._have(row, found)
 
     def _end_lease(self, key: bytes) -> None:
         """Give back the lease of a key whose call is over, or is not made."""

@@ -33,26 +33,14 @@ WRITTEN_AT_ONCE = 100  # results that are enough to begin with
 WRITTEN_TOGETHER = 1_000  # at most, and of `BYTES_AT_ONCE`: what came while others were written
 WRITE_LINGER = 0.05  # seconds that a result waits for others
 
-_ANSWERS = frozenset((bytes, type(None)))
 _FAILED = object()  # in place of an answer
 Found = list[Any] | StoredFailure | None
 
 logger = logging.getLogger("asyncudf")
 
 
-class StoreOperator(CallingOperator, Protocol):
-    """The operator whose results are stored."""
-
-    @property
-    def has_finished(self) -> bool:  # whether the operator has ended, so that results are for no row any more
-        ...
-
-    def look_at_input(self) -> None:
-        """Rows can be taken from the input, or the input has ended."""
-
-
 @contextlib.contextmanager
-def failing(operator: StoreOperator) -> Iterator[None]:
+def failing(operator: CallingOperator) -> Iterator[None]:
     """A block of a task that no code awaits: an error ends the operator."""
     try:
         yield
@@ -222,8 +210,6 @@ class StoredResults:
                 f"{len(values)} values" if isinstance(values, (list, tuple)) else f"an object of {type_name(values)}"
             )
             raise AsyncUDFError(f"get_many must give a list of {len(keys)} values, not {given}")
-        if _ANSWERS.issuperset(map(type, values)):
-            return [*values]
         for value in values:
             if not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
                 hint = "if a client has decoded it, tell it not to (decode_responses=False)"
@@ -276,7 +262,7 @@ class StoreWriter:
     #
     # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
 
-    def __init__(self, operator: StoreOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
+    def __init__(self, operator: CallingOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
         self._operator = operator
         self._stored = stored
         self._is_urgent = is_urgent
