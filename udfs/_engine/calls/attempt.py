@@ -60,7 +60,6 @@ class Attempt:
 
     @property
     def values(self) -> list[Any]:
-        """The arguments of each of its rows."""
         return [row.record[0] for row in self.rows]
 
     @property

@@ -53,12 +53,10 @@ class Backlog:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether rows are ready, or will be."""
         return bool(self.ready or self._backing_off or self.aside.attempts)
 
     @property
     def rows(self) -> Iterator[Row]:
-        """The rows that are ready, or will be."""
         yield from [*self._backing_off]
         yield from self.aside.rows
         for attempt in [*self.ready]:
@@ -70,7 +68,6 @@ class Backlog:
         return bool(self.ready) and not self.ready[0].rows[0].attempts
 
     def put(self, attempt: Attempt) -> None:
-        """An attempt may begin."""
         for row in attempt.rows:
             row.move(RowState.READY)
         self.ready.append(attempt)

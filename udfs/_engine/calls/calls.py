@@ -111,11 +111,9 @@ class Calls:
         self._copies = may_edit or spec.takes_mapping
 
     def share(self, sharing: RowSharing) -> None:
-        """Share calls between rows as this says, from now on."""
         self._sharing, self.over = sharing, RowState.DECIDED
 
     def use(self, invoker: Invoker) -> None:
-        """The function is open: attempts call it by this."""
         self._invoker = invoker
         if invoker.direct is not None:
             self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
@@ -123,7 +121,6 @@ class Calls:
     # Before an attempt.
 
     def _may_go_on(self, row: Row) -> bool:
-        """Whether a row that is ready still needs an attempt."""
         if self._is_late(row):
             self._expire(row)
         return row.state is RowState.READY
@@ -240,7 +237,6 @@ class Calls:
     def coroutine_ended(
         self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
     ) -> None:
-        """The coroutine of an attempt is over."""
         if slot.has_retired:
             return
         if slot.attempt is attempt:
@@ -291,7 +287,6 @@ class Calls:
         self._report(attempt, NO_ANSWER, self.clock())
 
     def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
-        """Report the end of an attempt to the limits."""
         self.service.ended(attempt, failure, now)
         if attempt.keys:
             self.backlog.aside.ended(attempt)
@@ -482,7 +477,6 @@ class Calls:
     def _complete(
         self, rows: Sequence[Row], completed: Sequence[Results], outcomes: Sequence[Outcome], now: float
     ) -> None:
-        """These rows have their results."""
         self.counts.ended(rows, completed, now)
         over, sharing = self.over, self._sharing
         for row in rows:
@@ -664,5 +658,4 @@ def _way(rows: Sequence[Row]) -> Way:
 
 
 def _earliest(rows: Sequence[Row]) -> float | None:
-    """The first of the deadlines of these rows."""
     return min((row.deadline for row in rows if row.deadline is not None), default=None)

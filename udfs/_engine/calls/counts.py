@@ -58,7 +58,6 @@ class CallCounts:
             row.trouble.idle = 0.0
 
     def failure(self, failure: Failure) -> None:
-        """An attempt has ended so."""
         message = partial(error_message, failure.error, redacted=self._redacted)
         self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
 
@@ -68,7 +67,6 @@ class CallCounts:
             self.failure(failure)
 
     def refused(self, is_refused: bool) -> None:
-        """Whether the service has refused an attempt, and rows of it wait."""
         self._counters.totals.throttled += is_refused
 
     def attempt_timed_out(self) -> None:
@@ -107,7 +105,6 @@ class CallCounts:
                 totals.results += count
 
     def answered(self, results: Results) -> None:
-        """A row has results without a call of its own."""
         self._counters.totals.rows += 1
         self._counters.totals.results += sum(type(result) is not SideRecord for result in results)
 
@@ -123,7 +120,6 @@ class CallCounts:
         self._counters.totals.open_seconds = seconds
 
     def abandon(self, rows: Sequence[Row]) -> None:
-        """The operator ends, and these are its open rows."""
         self.give_up(rows)
         self._counters.totals.open_seconds = 0.0
 

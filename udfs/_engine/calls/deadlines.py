@@ -54,7 +54,6 @@ class Deadlines(Generic[Watched]):
         return when
 
     def move(self, one: Watched, when: float) -> None:
-        """Let a deadline come at another time."""
         self.stop(one)
         self._moved[one] = when, self._loop.call_at(when + self._offset, self._end, one, context=self._context)
 

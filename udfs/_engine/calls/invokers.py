@@ -96,8 +96,6 @@ class _Generator(Invoker):
 
 
 class _Vectorized(Invoker):
-    """One call for the rows of a micro-batch."""
-
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: BatchCodec) -> None:
         super().__init__(name, on_timeout, function)
         self._codec = codec
@@ -120,8 +118,6 @@ def _is_error(value: Any) -> bool:
 
 
 class _AsyncFunctionInvoker(Invoker):
-    """An `AsyncFunction`, which completes a `ResultFuture`."""
-
     # The row is done when the future is, before or after `async_invoke` returns. So results come by `deliver`, and the
     # slot stays taken until both are over.
 
@@ -153,7 +149,6 @@ def invoker_of(
     context: RuntimeContext,
     codec: BatchCodec | None,
 ) -> Invoker:
-    """Bind a function to the resources and the context of its task."""
     if spec.kind is FunctionKind.ASYNC_FUNCTION:
         return _AsyncFunctionInvoker(spec.name, options.on_timeout, spec.function)
     given, parameters = dict(resources), parameters_of(spec.function)
@@ -255,7 +250,6 @@ def copied(value: Any) -> Any:
 
 
 def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function that calls this one with copies of its arguments."""
 
     def call(*args: Any) -> Any:
         return function(*(args if _FIXED.issuperset(map(type, args)) else copied(args)))

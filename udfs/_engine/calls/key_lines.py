@@ -69,11 +69,9 @@ class KeyLines:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows that are set aside."""
         return [row for row in self.attempts if row.state is RowState.ASIDE]
 
     def waiting(self, key: LimitKey) -> int:
-        """How many attempts of a key are aside."""
         return len(self._lines.get(key, ()))
 
     def holds(self, attempt: Attempt) -> bool:

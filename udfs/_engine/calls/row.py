@@ -79,8 +79,6 @@ NO_TROUBLE = Trouble()  # is never written to
 
 
 class Row(RecordEntry):
-    """A row in the queue of an operator."""
-
     # attempt: that runs, and is not decided; only a row that is CALLING has one
     # attempts: how many have begun
     # counts: whether it counts as the call; of rows that are called together for the first time the first one does

@@ -243,7 +243,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # The state changes.
 
     def pump(self) -> None:
-        """Something has changed: emit what may leave, take in what needs no slot, and start a slot if there is work."""
         # A call of it inside itself, by code further down that completes another row, returns at once: the outer one
         # goes on with what has changed, and no row overtakes the one that is leaving.
         if self._is_pumping or self._finished.done():  # after an error nothing more leaves
@@ -261,7 +260,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def pump_soon(self) -> None:
-        """The same in the next turn of the event loop, once for all that ask for it."""
         if not self._will_pump:
             self._will_pump = True
             self.loop.call_soon(self._pump_now, context=self._own_context.copy())
@@ -540,7 +538,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return False
 
     def _take_in(self, element: Any) -> None:
-        """Give an element that is no single row its place."""
         self._is_taking = True
         try:
             self._place(element)
@@ -581,7 +578,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return False
 
     def wanted_calls(self) -> int:
-        """How many calls would be in flight if limits allowed it."""
         rows = min(self._buffer.known_rows, self._queue.places)
         return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
 
@@ -590,17 +586,14 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return 0 if self._sharing is None else self._sharing.followers
 
     def calls_wait(self) -> None:
-        """A limit holds all calls back."""
         if self._has_uncalled:
             self.pump_soon()
 
     def health_changed(self) -> None:
-        """More is known of the service, or of the calls that are to come."""
         if not self._finished.done():
             self._calls.evaluate_held()
 
     def waiting_has_changed(self) -> None:
-        """The rows of calls that wait hold more memory than others."""
         if self._memory is not None:
             self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
@@ -611,7 +604,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Figures.
 
     def why_idle(self) -> State:
-        """What a free slot waits for."""
         if self._held_back or (self._memory is not None and self._memory.waits_for_spark):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
@@ -624,15 +616,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     @property
     def in_progress(self) -> tuple[int, int]:
-        """Calls in flight, and rows in the queue."""
         return self._pool.in_flight, len(self._queue)
 
     def count_open(self) -> None:
-        """Bring up to date how long the calls in flight have taken."""
         self._calls.count_open()
 
     def sample(self, *, was_blocked: bool) -> None:
-        """Bring the counters up to date."""
         totals = self.counters.totals
         totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
         if self.counters.calls_ended:  # no slot waits for a call that fails at once

@@ -49,7 +49,6 @@ class InputBuffer:
 
     @property
     def waiting(self) -> int:
-        """How many elements that were put one by one have not been taken."""
         return len(self._single)
 
     @property
@@ -61,16 +60,13 @@ class InputBuffer:
 
     @property
     def has_batches(self) -> bool:
-        """Whether there is a batch behind the one that elements are taken from."""
         return bool(self._batches)
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything was taken and nothing follows."""
         return self.has_ended and not self.may_have_more
 
     def feed(self, batch: Iterable[InputElement]) -> None:
-        """Add a batch behind all elements."""
         self._batches.append(iter(batch))
         self.may_have_more = True
 
@@ -91,11 +87,9 @@ class InputBuffer:
             self._request_batch()
 
     def end(self) -> None:
-        """Nothing follows."""
         self.has_ended = True
 
     def request_from(self, request_batch: Callable[[], None]) -> None:
-        """Ask here for batches, from now on."""
         self._request_batch = request_batch
 
     def insert(self, element: InputElement) -> None:
@@ -116,7 +110,6 @@ class InputBuffer:
         return element
 
     def put_back(self, element: InputElement) -> None:
-        """Put an element that was taken back to where it was."""
         self.insert(element)
         self._inserted.rotate()
 
@@ -125,7 +118,6 @@ class InputBuffer:
             yield self._inserted.popleft()
 
     def restore(self, elements: Iterable[StreamElement]) -> None:
-        """Put elements before all others."""
         self.current = self._behind = chain(elements, self.current)
         self.may_have_more = True
 
@@ -147,7 +139,6 @@ class InputBuffer:
         return element
 
     def values(self) -> list[Any]:
-        """All elements, in order; they stay where they are."""
         single, is_read = list(self._single), self._reads_single  # is behind all else
         self._single.clear()
         self._is_listed = True

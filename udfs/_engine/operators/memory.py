@@ -97,7 +97,6 @@ class TaskBatches:
         self._freed.append(freed)
 
     def add(self, batch: InputBatch) -> None:
-        """An input batch has come."""
         token = weakref.ref(batch.token, self._is_freed)
         batch.token.grow = partial(self._grow, token)
         self._grow(token, batch.size)
@@ -173,7 +172,6 @@ class QueueMemory:
 
     @property
     def bytes(self) -> int:
-        """How many there are now."""
         return len(self._queue) * self._place + self._held_bytes + self._batches.bytes
 
     @property
@@ -182,11 +180,9 @@ class QueueMemory:
         return self._batches.emitted >= self._limit
 
     def look(self) -> None:
-        """Bring `peak` up to date."""
         self.peak = max(self.peak, self.bytes)
 
     def update(self) -> None:
-        """What rows hold, or the batches, have changed."""
         rows = (self._limit - self._held_bytes - self._batches.bytes) // self._place
         self._queue.most = 0 if self.waits_for_spark else max(self._least, min(rows, self._queue.capacity))
 

@@ -101,28 +101,23 @@ class BufferedOperator(Operator):
         """Something has changed: let go on what can. May be called at any time, and any number of times."""
 
     async def run(self) -> None:
-        """Open, run and close an operator that is not part of a chain."""
         async with self.running():
             pass
 
     @property
     def has_finished(self) -> bool:
-        """Whether everything is emitted, or an error has ended the operator."""
         return self._finished.done()
 
     def feed(self, elements: Iterable[InputElement]) -> None:
-        """Take a batch of rows and markers."""
         self._inlet.feed(elements)
         self.look_at_input()
 
     def insert(self, marker: LatencyMarker) -> None:
-        """Put a marker before all elements of the input."""
         if not self.has_finished:
             self._buffer.insert(marker)
             self.look_at_input()
 
     def end_of_input(self) -> None:
-        """End the input: nothing follows."""
         self._inlet.end()
         self.look_at_input()
 
@@ -133,7 +128,6 @@ class BufferedOperator(Operator):
             self.loop.call_soon(self.pump, context=self._own_context.copy())  # not in that of a later row
 
     def fail(self, error: BaseException) -> None:
-        """End the chain with an error."""
         self._fail(error)
 
     def abort(self, error: BaseException) -> None:

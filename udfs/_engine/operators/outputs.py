@@ -309,7 +309,6 @@ class RecordWriterOutput(Output):
             self._failure = error
 
     def flush(self) -> None:
-        """Write what is held."""
         if self._failure is not None:
             raise self._failure
         if self._timer is not None:

@@ -49,11 +49,9 @@ class SingleFlight(Generic[Call]):
         return False
 
     def is_flying(self, key: bytes) -> bool:
-        """Whether a call with this key is in flight."""
         return key in self._leaders
 
     def followers(self, key: bytes) -> Sequence[Call]:
-        """The calls that follow, in the order in which they joined."""
         return tuple(self._followers.get(key, ()))
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
@@ -83,7 +81,6 @@ class SingleFlight(Generic[Call]):
         return heir
 
     def leads(self, key: bytes, call: Call) -> bool:
-        """Whether this call leads."""
         return key in self._leaders and self._leaders[key] == call
 
     def _unfollow(self, key: bytes, call: Call) -> None:
@@ -118,7 +115,6 @@ class LandedResults(Generic[Outcome]):
         self._is_looking = False
 
     def looking(self) -> None:
-        """A lookup begins."""
         self._is_looking = True
 
     def looked(self, missed: Iterable[bytes]) -> None:
@@ -133,7 +129,6 @@ class LandedResults(Generic[Outcome]):
         return self._is_looking or key in self._in_line
 
     def get(self, key: bytes) -> Outcome | None:
-        """The outcome that has landed for a key."""
         return self._landed.get(key)
 
     def note(self, key: bytes, outcome: Outcome) -> None:
@@ -150,5 +145,4 @@ class LandedResults(Generic[Outcome]):
         return self._landed.get(key)
 
     def __len__(self) -> int:
-        """How many outcomes are kept."""
         return len(self._landed)

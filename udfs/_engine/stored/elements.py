@@ -58,7 +58,6 @@ class AnsweredRows:
 
     @property
     def rows(self) -> Sequence[Any]:
-        """The rows that were not taken."""
         return self._rows[self._start :]
 
 

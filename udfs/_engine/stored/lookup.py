@@ -10,7 +10,6 @@ import contextvars
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import Any, Protocol
 
 from ..calls.slots import CallingOperator
@@ -76,12 +75,10 @@ class LookupAhead:
         return sum(map(len, self._pending)) + len(self._in_lookup)
 
     def open(self) -> None:
-        """Begin to look up."""
         self._is_open = True
         self._start()
 
     async def close(self) -> None:
-        """Look nothing up any more."""
         self._is_open = False
         if self._task is not None:
             await end_tasks([self._task])
@@ -144,16 +141,26 @@ class LookupAhead:
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
-        rows = [element for element in elements if type(element) in ROWS]
-        keys = await self._keys(rows)
-        found = await self._found(keys)
-        misses = found.count(None)
-        if len(rows) == len(elements):  # the usual cases
-            if misses == len(rows):
-                return [*map(LookedUpRow.of, rows, keys, found, repeat(self.operator.counters.clock()))]
-            if self.is_single and not misses and {*map(type, found)} == {list}:
-                return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
-        return self._arranged(elements, keys, found)
+        keys = await self._keys([element for element in elements if type(element) in ROWS])
+        answers = zip(keys, await self._found(keys), strict=True)
+        now = self.operator.counters.clock()
+        arranged: list[Any] = []
+        rows: list[Any] = []
+        results: list[Any] = []
+        for element in elements:
+            is_row = type(element) in ROWS
+            key, answer = next(answers) if is_row else (b"", None)
+            if is_row and self.is_single and type(answer) is list:
+                rows.append(element)
+                results.append(answer[0])
+                continue
+            if rows:
+                arranged.append(AnsweredRows(rows, results))
+                rows, results = [], []
+            arranged.append(LookedUpRow.of(element, key, answer, now) if is_row else element)
+        if rows:
+            arranged.append(AnsweredRows(rows, results))
+        return arranged
 
     async def _keys(self, rows: Sequence[Any]) -> list[Key]:
         """The key of each row, or the error of a row that no key can be made of."""
@@ -176,30 +183,5 @@ class LookupAhead:
 
     async def _found(self, keys: Sequence[Key]) -> list[Found]:
         good = [key for key in keys if type(key) is bytes]
-        if not good:
-            return [None] * len(keys)
-        found = await self.stored.look_up(good)
-        if len(good) == len(keys):
-            return found
-        in_order = iter(found)
+        in_order = iter(await self.stored.look_up(good) if good else ())
         return [next(in_order) if type(key) is bytes else None for key in keys]
-
-    def _arranged(self, elements: Sequence[Any], keys: Sequence[Key], found: Sequence[Found]) -> list[Any]:
-        arranged: list[Any] = []
-        rows: list[Any] = []
-        results: list[Any] = []
-        answers, now = zip(keys, found, strict=True), self.operator.counters.clock()
-        for element in elements:
-            is_row = type(element) in ROWS
-            key, answer = next(answers) if is_row else (b"", None)
-            if is_row and self.is_single and type(answer) is list:
-                rows.append(element)
-                results.append(answer[0])
-                continue
-            if rows:
-                arranged.append(AnsweredRows(rows, results))
-                rows, results = [], []
-            arranged.append(LookedUpRow.of(element, key, answer, now) if is_row else element)
-        if rows:
-            arranged.append(AnsweredRows(rows, results))
-        return arranged

@@ -277,7 +277,6 @@ class StoreSharing:
 
     @property
     def followers(self) -> int:
-        """How many rows wait for the calls of equal rows."""
         return self._flights.following
 
     # Before the call.
@@ -339,7 +338,6 @@ class StoreSharing:
     # While it is called.
 
     def begins(self, row: Row, now: float) -> None:
-        """The first attempt of a row begins, or the first after its time was renewed."""
         key: bytes | None = row.record.key
         if key is None:
             return
@@ -357,7 +355,6 @@ class StoreSharing:
                 self._calls.follow(follower, now)
 
     def renewed(self, row: Row) -> Sequence[Row]:
-        """The time of a row begins anew with its next attempt: the rows that share this time."""
         key: bytes | None = row.record.key
         if key is None or not self._flights.leads(key, row):
             return ()
@@ -365,7 +362,6 @@ class StoreSharing:
         return self._flights.followers(key)
 
     def leaves(self, row: Row) -> None:
-        """What the row ends with is not for other rows."""
         if (key := row.record.key) is not None:
             self._leave_flight(key, row)
 
@@ -462,6 +458,5 @@ class StoreSharing:
 
 
 def _done(row: Row, results: Results) -> None:
-    """A row has its results, and nothing more has to be written."""
     row.move(RowState.DONE)
     row.complete(results)

@@ -166,7 +166,6 @@ class StoredResults:
         return kept
 
     def failure(self, failure: Failure) -> StoredFailure:
-        """A failure as it is kept."""
         error, status = failure.error, failure.answer.status
         message, redacted = error_message(error, redacted=self._redacted), error_message(error, redacted=True)
         return StoredFailure(type_name(error), message, status, None if redacted == message else redacted)
@@ -180,7 +179,6 @@ class StoredResults:
         return kind(failure.redacted or failure.message if self._redacted else failure.message)
 
     def encoded_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """An error that is kept, as bytes."""
         return self._codec.encode_failure(key, failure)
 
     async def close(self) -> None:
