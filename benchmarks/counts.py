@@ -35,7 +35,8 @@ Program = Callable[[int], Awaitable[Any]]  # of the number of rows
 
 
 async def through_engine(function: Callable[[int], Awaitable[Any]], mode: str, rows: int, **options: Any) -> None:
-    await engine(function, range(rows), mode, **options).run()
+    async with engine(function, range(rows), mode, **options).running():
+        pass
 
 
 async def loop(rows: int) -> None:

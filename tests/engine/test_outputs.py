@@ -14,10 +14,9 @@ from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.outputs import (
     BroadcastingOutput,
     CopyingBroadcastingOutput,
+    OperatorOutput,
     Output,
     RecordWriterOutput,
-    ReportingOutput,
-    SplittingOutput,
 )
 from asyncudf._engine.operators.synchronous import WatermarkOperator
 from asyncudf._functions.watermarks import WatermarkGenerator
@@ -38,8 +37,8 @@ def emit_all(output: Output) -> None:
 
 
 PASSING_ON: dict[str, Callable[[Taken], Output]] = {
-    "reporting": ReportingOutput,
-    "splitting": SplittingOutput,
+    "plain": OperatorOutput,
+    "splitting": lambda inner: OperatorOutput(inner, splits=True),
     "broadcasting": lambda inner: BroadcastingOutput([inner]),
     "copying": lambda inner: CopyingBroadcastingOutput([inner]),
 }

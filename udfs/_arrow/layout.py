@@ -196,12 +196,10 @@ class RowLayout:
 
 def _from_source(position: int, hops: int) -> Getter:
     """Reads a column of the source, `hops` records back."""
-    if hops <= 1:
-        return lambda record: record.origin[0].column(position)[record.origin[1]]
 
     def get(record: StreamRecord) -> Any:
         origin: Any = record
-        for _ in range(hops):
+        for _ in range(max(1, hops)):
             origin = origin.origin
         return origin[0].column(position)[origin[1]]
 
@@ -210,12 +208,10 @@ def _from_source(position: int, hops: int) -> Getter:
 
 def _from_group(get: Callable[[Any], Any], hops: int) -> Getter:
     """Reads what an operator has added, `hops` records back."""
-    if not hops:
-        return lambda record: get(record.value)
 
-    def older(record: StreamRecord) -> Any:
+    def found(record: StreamRecord) -> Any:
         for _ in range(hops):
             record = record.origin
         return get(record.value)
 
-    return older
+    return found

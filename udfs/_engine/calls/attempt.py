@@ -14,12 +14,7 @@ from .row import NO_TROUBLE, Row
 
 
 class Attempt:
-    """One call of the function, from when it is formed until it is decided what its rows come to.
-
-    Args:
-        rows: that are called together.
-        may_be_joined: whether other rows that are called again may join it.
-    """
+    """One call of the function, from when it is formed until it is decided what its rows come to."""
 
     # An attempt may end by its coroutine, its ResultFuture, its own limit, or the deadlines of its rows, or by several
     # of them. The first counts: it takes the attempt out of its slot, so that later ones find none.
@@ -33,6 +28,7 @@ class Attempt:
     # has_asked: whether the limits have let it begin, and are told when it ends
     # keys: for each rate limit and then each budget, None where it is not by key; empty if none is
     # left: how many of its rows have left it
+    # may_be_joined: whether other rows that are called again may join it
     # number: the most attempts that one of its rows had, with this one
     # reserved: of these costs, until it is known what it did cost; None: nothing will be given back
     # state: what the function can ask for; None if it cannot

@@ -22,14 +22,11 @@ class Backlog:
     Args:
         may_go_on: whether a row still needs an attempt; one that is late has its answer then.
         weight_of: what a row weighs; None if it has failed by that.
-
-    Attributes:
-        aside: attempts whose key is at its limit.
-        ready: attempts that may begin.
     """
 
-    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out. A row is
-    # there once while it is READY.
+    # aside: attempts whose key is at its limit
+    # ready: attempts that may begin. Their rows were READY when they were put there: one that is late since is not, and
+    # is left out. A row is there once while it is READY.
 
     def __init__(
         self,

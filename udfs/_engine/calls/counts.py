@@ -66,12 +66,6 @@ class CallCounts:
         for failure in {type(one.error): one for one in reversed(failures)}.values():
             self.failure(failure)
 
-    def refused(self, is_refused: bool) -> None:
-        self._counters.totals.throttled += is_refused
-
-    def attempt_timed_out(self) -> None:
-        self._counters.totals.timeouts += 1
-
     def timed_out(self, row: Row, failure: Failure | None, *, is_first: bool) -> None:
         """A row is late: the first of its attempt or its call; `failure`: of its attempt, if that ends with it."""
         self._counters.totals.timeouts += is_first
@@ -95,8 +89,7 @@ class CallCounts:
             if count != 1 or type(results[0]) is SideRecord:
                 count = sum(type(result) is not SideRecord for result in results)
             if row.attempts and row.counts:
-                if row.trouble.parked is not None:
-                    self.unpark(row)
+                self.unpark(row)
                 counters.latencies.append(0.0 if row.started is None else now - row.started)
                 totals.waited += row.trouble.idle
                 counters.more_results += count - 1
@@ -118,10 +111,6 @@ class CallCounts:
             if len(attempt.rows) > 1 or not attempt.rows[0].counts:
                 seconds += _joint_seconds(attempt, now)
         self._counters.totals.open_seconds = seconds
-
-    def abandon(self, rows: Sequence[Row]) -> None:
-        self.give_up(rows)
-        self._counters.totals.open_seconds = 0.0
 
     def give_up(self, rows: Sequence[Row]) -> None:
         """These rows get no results, as the task ends."""

@@ -230,12 +230,7 @@ _FIXED = frozenset((type(None), bool, int, float, str, bytes, decimal.Decimal)) 
 # Not copy.deepcopy of all: it takes many times as long, and remembers what it has seen, which values of a column do not
 # need.
 def copied(value: Any) -> Any:
-    """A copy of the value, with its own lists, dicts and objects of user-defined types; others are in no column.
-
-    >>> row = {"tags": ["a"]}
-    >>> copied(row) == row, copied(row)["tags"] is row["tags"]
-    (True, False)
-    """
+    """A copy of the value, with its own lists, dicts and objects of user-defined types; others are in no column."""
     cls = type(value)
     if cls is list or cls is tuple:
         if _FIXED.issuperset(map(type, value)):  # such as an embedding: no value needs a copy
@@ -258,14 +253,7 @@ def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BatchBounds:
-    """What one call of a function may take.
-
-    Attributes:
-        size: rows.
-        is_many: whether it may be more than one.
-        weighs: whether rows have a weight.
-        most_weight: of all rows of a call; one that is heavier has a call of its own.
-    """
+    """What one call of a function may take: `size` rows of `most_weight`; one that is heavier has a call of its own."""
 
     def __init__(self, spec: FunctionSpec, options: Options) -> None:
         self.size = batch_rows(spec, options)

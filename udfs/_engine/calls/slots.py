@@ -113,16 +113,11 @@ class _SlotTask(asyncio.Task[None]):
 
 
 class CallingOperator(Protocol):
-    """The operator whose rows are called.
+    """The operator whose rows are called."""
 
-    Attributes:
-        name: of its function.
-        counters: of its calls; their clock is the operator's.
-    """
-
-    name: str
+    name: str  # of its function
     loop: asyncio.AbstractEventLoop
-    counters: TaskCounters
+    counters: TaskCounters  # their clock is the operator's
 
     @property
     def has_finished(self) -> bool:  # whether it has ended, so that results are for no row any more
@@ -136,9 +131,6 @@ class CallingOperator(Protocol):
 
     def pump_soon(self) -> None:
         """The same in the next turn of the event loop."""
-
-    def look_at_input(self) -> None:
-        """Rows can be taken from the input, or the input has ended."""
 
     def fail(self, error: BaseException) -> None:
         """The task must end with this error."""

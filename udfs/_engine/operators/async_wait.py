@@ -59,10 +59,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     Args:
         validate: checks and converts each result; raises ResultError for a result of another type.
-        codec: for vectorized functions.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
-        rng: for the jitter of delays.
         counters: count what is done; their clock is the operator's.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
@@ -124,7 +122,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if (limit := options.max_buffered_bytes) is not None:
             batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
             self._memory = QueueMemory(self._queue, limit, options.open_calls * bounds.size, sizes, batches)
-            batches.watch(self._memory.update, self._memory_is_free)
+            batches.watch(self._memory.update, self.pump)
         self._leaving_context = contextvars.copy_context()
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
@@ -167,14 +165,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._pool.wake()
 
     process_marker = process
-
-    def look_at_input(self) -> None:
-        self.pump()
-
-    def _memory_is_free(self) -> None:
-        """There may be places again, for a row or for rows that need no call."""
-        if not self.has_finished:
-            self.look_at_input()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -266,8 +256,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _pump_now(self) -> None:
         self._will_pump, self._may_leave = False, LEAVE_AT_ONCE
-        if not self.has_finished:
-            self.pump()
+        self.pump()
 
     def _emit_and_take(self) -> None:
         while True:

@@ -201,9 +201,7 @@ class MicroBatch:
         return Attempt(self._take()) if self._rows else None
 
     def _weigh(self, row: Row) -> None:
-        if not self.bounds.weighs:
-            self._add(row, 0.0)
-        elif (weight := self.weight_of(row)) is not None:
+        if (weight := self.weight_of(row)) is not None:
             if self._rows and self._weight + weight > self.bounds.most_weight:
                 self._next = row, weight
             else:

@@ -15,12 +15,8 @@ from typing import Any
 
 from asyncudf.queues import StreamElementQueue
 
-PLACE_BYTES = (
-    384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
-)
-CALL_BYTES = (
-    900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
-)
+PLACE_BYTES = 384  # of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
+CALL_BYTES = 900  # of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
 NEWEST_BATCHES = 2  # input batches: one from which rows are taken, one that is read ahead
 
 
@@ -40,14 +36,10 @@ class RowSizes:
 
 
 class BatchToken:
-    """Lives as long as a row of its batch: for rows that lead to no object of their batch that could.
-
-    Attributes:
-        grow: called with the bytes that the batch has more than at first.
-    """
+    """Lives as long as a row of its batch: for rows that lead to no object of their batch that could."""
 
     __slots__ = ("__weakref__", "grow")
-    grow: Callable[[int], None]
+    grow: Callable[[int], None]  # called with the bytes that the batch has more than at first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +129,7 @@ class TaskBatches:
 
 
 class QueueMemory:
-    """Lets as many rows into a queue as fit into so many bytes; `least` rows may always be inside, however large.
-
-    Attributes:
-        peak: the most bytes so far.
-    """
+    """Lets as many rows into a queue as fit into so many bytes; `least` rows may always be inside, however large."""
 
     # The size of a result is not known before its call ends. So the bound does not hold back results, it lets no new
     # rows in: those of calls in progress come on top. And it never lets in fewer rows than the calls need, or large

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..stored.elements import ROWS, AnsweredRows, Inlet
@@ -48,7 +48,7 @@ class NullAnswers:
         if nulls:
             yield self._nulls(nulls)
 
-    def _nulls(self, rows: Sequence[Any]) -> AnsweredRows:
+    def _nulls(self, rows: list[Any]) -> AnsweredRows:
         validate = self._validate
         return AnsweredRows(rows, [None if validate is None else validate(None) for _ in rows], "null_rows")
 

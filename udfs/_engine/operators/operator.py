@@ -93,16 +93,8 @@ class BufferedOperator(Operator):
         self._finished: asyncio.Future[None] = loop.create_future()
 
     @abstractmethod
-    def look_at_input(self) -> None:
-        """An element can be taken from the input, or the input has ended."""
-
-    @abstractmethod
     def pump(self) -> None:
         """Something has changed: let go on what can. May be called at any time, and any number of times."""
-
-    async def run(self) -> None:
-        async with self.running():
-            pass
 
     @property
     def has_finished(self) -> bool:
@@ -110,16 +102,16 @@ class BufferedOperator(Operator):
 
     def feed(self, elements: Iterable[InputElement]) -> None:
         self._inlet.feed(elements)
-        self.look_at_input()
+        self.pump()
 
     def insert(self, marker: LatencyMarker) -> None:
         if not self.has_finished:
             self._buffer.insert(marker)
-            self.look_at_input()
+            self.pump()
 
     def end_of_input(self) -> None:
         self._inlet.end()
-        self.look_at_input()
+        self.pump()
 
     def resume(self) -> None:
         """The output can take more again."""
@@ -176,9 +168,6 @@ class SourceOperator(BufferedOperator):
     #
     # _goes_on: the next burst is scheduled, and `pump` starts no other
     _goes_on = False
-
-    def look_at_input(self) -> None:
-        self.pump()
 
     def pump(self) -> None:
         if not self._goes_on:

@@ -62,21 +62,35 @@ class Output(Collector):
         return self._gauge
 
 
-class ForwardingOutput(Output):
-    """Passes everything on as it is."""
+class OperatorOutput(Output):
+    """What an operator writes to: passes everything on, and reports when latency markers leave.
 
-    def __init__(self, output: Output) -> None:
+    `splits`: results of a row come with what its function wrote to side outputs, and are separated here.
+    """
+
+    # Both come in one list, so that a side record leaves at its row's place, with its attempt's results or not at all.
+
+    def __init__(
+        self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None, *, splits: bool = False
+    ) -> None:
         super().__init__()
         self._output = output
+        self._report = report
         self._gauge = output.get_watermark_gauge()
         self.leaves_chain = output.leaves_chain
+        if not splits:  # records pass here without a step of their own
+            self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
 
     @property
     def available(self) -> int:
         return self._output.available
 
     def collect(self, record: StreamRecord) -> None:
-        self._output.collect(record)
+        value = record.value
+        if type(value) is SideRecord:
+            self._output.collect_tagged(value.tag, record.with_value(value.value))
+        else:
+            self._output.collect(record)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         self._output.collect_tagged(tag, record)
@@ -88,37 +102,11 @@ class ForwardingOutput(Output):
         self._output.emit_watermark_status(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self._report(marker)
         self._output.emit_latency_marker(marker)
 
     def close(self) -> None:
         self._output.close()
-
-
-class ReportingOutput(ForwardingOutput):
-    """Reports when latency markers leave an operator, and passes everything on."""
-
-    def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
-        super().__init__(output)
-        self._report = report
-        # Records pass here without a step of their own.
-        self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        self._report(marker)
-        self._output.emit_latency_marker(marker)
-
-
-class SplittingOutput(ForwardingOutput):
-    """Separates the results of a row from what its function wrote to side outputs."""
-
-    # Both come in one list, so that a side record leaves at its row's place, with its attempt's results or not at all.
-
-    def collect(self, record: StreamRecord) -> None:
-        value = record.value
-        if type(value) is SideRecord:
-            self._output.collect_tagged(value.tag, record.with_value(value.value))
-        else:
-            self._output.collect(record)
 
 
 class ChainingOutput(Output):
@@ -247,9 +235,7 @@ class RecordWriterOutput(Output):
 
     Args:
         write: takes the values and their origins.
-        rows: how many make a full batch.
         weigh: how many bytes a value and its origin bring to the batch; None where that does not matter.
-        max_bytes: about how many make a full batch.
     """
 
     # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many

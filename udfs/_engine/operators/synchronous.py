@@ -114,9 +114,7 @@ class WatermarkOperator(SynchronousOperator):
 
     Args:
         mark: returns what the strategy reads of a row: microseconds or a flag.
-        batch: returns the Arrow batch of a row.
         idleness: seconds without a row after which the input is idle, until the next row.
-        fail: called with the error of the timer, to end the chain.
     """
 
     # One timer, which looks at the time of the last row when it fires: to set it anew for each row would cost a push to

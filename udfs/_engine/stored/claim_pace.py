@@ -6,19 +6,9 @@ import math
 
 
 class ClaimPace:
-    """As many as begin before a claim of now is old, by how many have begun since the claims before.
+    """As many as begin before a claim of now is old, by how many have begun since the claims before."""
 
-    Attributes:
-        ahead: how many may wait to begin, whatever slots are free; at most twice as many as before.
-
-    >>> pace = ClaimPace()
-    >>> pace.claimed(10, began=0.0, ready=0, seconds=0.5, most=100)
-    >>> pace.claimed(10, began=1.0, ready=2, seconds=0.5, most=100); pace.ahead
-    2
-    >>> pace.claimed(10, began=2.0, ready=0, seconds=0.5, most=100); pace.ahead
-    4
-    """
-
+    # ahead: how many may wait to begin, whatever slots are free; at most twice as many as before
     # _claimed: attempts so far. Those that do not wait to begin have begun, needed no call in the end, or are held: as
     # many others may be claimed. A retry that waits counts like a new call.
     # _last: when the claims before began, and how many attempts did not wait any more then

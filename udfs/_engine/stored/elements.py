@@ -37,28 +37,22 @@ class AnsweredRows:
     """Consecutive rows with one result each that need no call."""
 
     # figure: of the function, which counts the rows when they are taken
-    # _start: the rows before it have been taken
 
-    __slots__ = ("_results", "_rows", "_start", "figure")
+    __slots__ = ("figure", "results", "rows")
 
-    def __init__(self, rows: Sequence[Any], results: Sequence[Any], figure: str = "store_hits") -> None:
+    def __init__(self, rows: list[Any], results: list[Any], figure: str = "store_hits") -> None:
         self.figure = figure
-        self._rows = rows
-        self._results = results
-        self._start = 0
+        self.rows = rows
+        self.results = results
 
     def __len__(self) -> int:
-        return len(self._rows) - self._start
+        return len(self.rows)
 
     def take(self, count: int) -> tuple[list[Any], list[Any]]:
         """The next `count` rows, or all that are left, and their results."""
-        part = slice(self._start, self._start + count)
-        self._start = min(self._start + count, len(self._rows))
-        return [*self._rows[part]], [*self._results[part]]
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        return self._rows[self._start :]
+        taken = self.rows[:count], self.results[:count]
+        del self.rows[:count], self.results[:count]
+        return taken
 
 
 ROWS = (tuple, StreamRecord, LookedUpRow)  # types of elements that are one row
@@ -68,12 +62,8 @@ def plain(elements: Sequence[Any]) -> list[StreamElement]:
     """The elements as they were fed."""
     found: list[StreamElement] = []
     for element in elements:
-        if type(element) is AnsweredRows:
-            found += [tuple.__new__(StreamRecord, row) for row in element.rows]
-        elif type(element) in ROWS:
-            found.append(tuple.__new__(StreamRecord, element))
-        else:
-            found.append(element)
+        rows = element.rows if type(element) is AnsweredRows else (element,)
+        found += [tuple.__new__(StreamRecord, one) if type(one) in ROWS else one for one in rows]
     return found
 
 

@@ -119,7 +119,7 @@ class LookupAhead:
         with failing(self.operator):
             await self._look_up_part()
             self._task = None  # the next lookup may begin when the rows are taken
-            self.operator.look_at_input()
+            self.operator.pump()
 
     async def _look_up_part(self) -> None:
         # What came in the same turn of the loop is looked up together.

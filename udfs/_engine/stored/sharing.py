@@ -195,14 +195,7 @@ def _of_rows(attempt: Attempt, rows: Sequence[Row]) -> Attempt | None:
 class StoreSharing:
     """Shares calls between equal rows that the store has no result for, and keeps their results.
 
-    Args:
-        buffer: the input; gets the rows that were looked up.
-        request_batch: asks for a batch of rows.
-        is_single: whether each row has exactly one result.
-
-    Attributes:
-        inlet: takes rows, and looks them up.
-        claims: the last look before a call.
+    `buffer` gets the rows that were looked up; `is_single`: each row has exactly one result.
     """
 
     # A row that enters the queue is done at once if the call of an equal row has landed since the row was looked up. If
@@ -395,8 +388,8 @@ class StoreSharing:
             _done(row, results)
             return
         else:
-            ttl, found = stored.error_ttl, stored.failure(outcome)
-            value = stored.encoded_failure(key, found)
+            ttl = stored.error_ttl
+            value, found = stored.encoded_failure(key, outcome)
         # The call is over: no deadline runs while its outcome is written.
         self._called.pop(key, None)
         if self._flights.following:

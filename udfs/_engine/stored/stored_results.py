@@ -9,7 +9,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.failure import Failure
@@ -18,7 +18,7 @@ from ..._errors.safe import safe_str, type_name
 from ..._functions.options import OnStoreError, Options
 from ..._stores.base import Leases, ResultStore
 from ..._stores.keys import ResultKeys
-from ..._stores.values import StoredFailure
+from ..._stores.values import ResultCodec, StoredFailure
 from ..calls.resources import bounded
 from ..calls.slots import CallingOperator
 
@@ -50,16 +50,6 @@ def failing(operator: CallingOperator) -> Iterator[None]:
         operator.fail(error)
 
 
-class Codec(Protocol):
-    """Turns results into bytes, and back."""
-
-    @property
-    def expired(self) -> int: ...  # how many were too old
-    def kept(self, key: bytes, results: Sequence[Any], /) -> tuple[bytes, list[Any]] | None: ...
-    def encode_failure(self, key: bytes, failure: StoredFailure, /) -> bytes: ...
-    def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None], /) -> list[Found]: ...
-
-
 class _State(enum.Enum):
     CLOSED = 0
     OPENING = 1  # `open` was called; if it was cut short, `close` is still to be called
@@ -71,13 +61,6 @@ class StoredResults:
 
     When the store raises or is late, there is a warning, the first time, or the task ends, as `on_store_error` says.
     Then the store is not asked for a while, and rows are called as if there were none.
-
-    Args:
-        store: this task's own, not open yet.
-        clock: seconds.
-
-    Attributes:
-        leases: of keys, among the tasks of a host; None if the store has none, or is not open.
     """
 
     # Lookups and writes come at the same time. The first lookup opens the store; a write comes after a lookup.
@@ -94,7 +77,7 @@ class StoredResults:
         name: str,
         store: ResultStore,
         keys: ResultKeys,
-        codec: Codec,
+        codec: ResultCodec,
         options: Options,
         clock: Callable[[], float],
     ) -> None:
@@ -107,7 +90,7 @@ class StoredResults:
         self._redacted = options.redacted
         self._clock = clock
         self._state = _State.CLOSED
-        self.leases: Leases | None = None
+        self.leases: Leases | None = None  # of keys, among the tasks of a host; None as long as the store is not open
         self._rests_until = 0.0
         self._warned: set[str] = set()
         self._rows, self._bytes, self._most = UNSEEN_ROWS, BYTES_AT_ONCE, ROWS_AT_ONCE
@@ -165,10 +148,12 @@ class StoredResults:
         self._bytes += len(kept[0])
         return kept
 
-    def failure(self, failure: Failure) -> StoredFailure:
+    def encoded_failure(self, key: bytes, failure: Failure) -> tuple[bytes, StoredFailure]:
+        """A failure as bytes, and as it is kept."""
         error, status = failure.error, failure.answer.status
         message, redacted = error_message(error, redacted=self._redacted), error_message(error, redacted=True)
-        return StoredFailure(type_name(error), message, status, None if redacted == message else redacted)
+        kept = StoredFailure(type_name(error), message, status, None if redacted == message else redacted)
+        return self._codec.encode_failure(key, kept), kept
 
     def replayed(self, failure: StoredFailure) -> Exception:
         """The error of a row that failed before, of a class of the same name."""
@@ -177,9 +162,6 @@ class StoredResults:
         except ValueError:  # no name of a class
             kind = Exception
         return kind(failure.redacted or failure.message if self._redacted else failure.message)
-
-    def encoded_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        return self._codec.encode_failure(key, failure)
 
     async def close(self) -> None:
         """Close the store, if it is open."""
