@@ -35,8 +35,7 @@ Program = Callable[[int], Awaitable[Any]]  # of the number of rows
 
 
 async def through_engine(function: Callable[[int], Awaitable[Any]], mode: str, rows: int, **options: Any) -> None:
-    async with engine(function, range(rows), mode, **options).running():
-        pass
+    await engine(function, range(rows), mode, **options).run()
 
 
 async def loop(rows: int) -> None:

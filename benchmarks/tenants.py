@@ -72,8 +72,7 @@ class Job:
         )
         operator.feed((row, None, None) for row in rows)
         operator.end_of_input()
-        async with operator.running():
-            pass
+        await operator.run()
         assert ended["rows"] == len(rows)
 
 

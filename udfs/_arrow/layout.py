@@ -47,7 +47,6 @@ class ColumnGroup:
         return array.flatten() if self.spreads else [array]
 
     def getter(self, index: int) -> Callable[[Any], Any]:
-        """A function that reads a column from the group's value."""
         arrow_type, name = self.arrow_types[index], self.names[index]
         if has_objects(arrow_type):
             read, spreads = reader(arrow_type), self.spreads
@@ -102,7 +101,6 @@ class RowLayout:
 
     @classmethod
     def of_new_rows(cls, group: ColumnGroup) -> RowLayout:
-        """The layout of new rows, which an operator makes."""
         return cls(None, (), (group,))
 
     def arguments(self, positions: Sequence[int]) -> Projection:
@@ -115,7 +113,6 @@ class RowLayout:
         return lambda record: StreamRecord(tuple(get(record) for get in getters), record.timestamp, origin(record))
 
     def mapping(self, positions: Sequence[int]) -> Projection:
-        """Projects a record to a dict of some of its columns."""
         names = [self.names[position] for position in positions]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -125,7 +122,6 @@ class RowLayout:
         return lambda record: StreamRecord({n: get(record) for n, get in getters}, record.timestamp, origin(record))
 
     def whole(self) -> Projection:
-        """Projects a record to a dict of all its columns."""
         return self.mapping(range(len(self.names)))
 
     def is_mutable(self, positions: Sequence[int]) -> bool:

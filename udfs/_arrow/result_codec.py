@@ -52,13 +52,18 @@ class StoredResultCodec(ResultCodec):
         if not self._is_typed and not all(map(_needs_no_type, values)):
             return None
         kept = super().kept(key, values)
-        fitting = None if kept is None else self._fitting(kept[1])
-        return None if kept is None or fitting is None else (kept[0], fitting)
+        if kept is None or (self._validate is None and not self._captures):
+            return kept
+        value, read = kept
+        fitting = self._fitting(read)
+        return None if fitting is None else (value, fitting)
 
     def decode_many(
         self, keys: Sequence[bytes], values: Sequence[bytes | None]
     ) -> list[list[Any] | StoredFailure | None]:
         found = super().decode_many(keys, values)
+        if self._validate is None and not self._captures:
+            return found
         return [self._fitting(results) if type(results) is list else results for results in found]
 
     def _fitting(self, results: list[Any]) -> list[Any] | None:

@@ -249,7 +249,6 @@ def _as_declared(values: list[Any], declared: pa.DataType | None, dtype: Any) ->
 
 
 def _is_float(kind: type) -> bool:
-    """Whether it is one of the classes of floating-point numbers, of Python or of numpy."""
     return issubclass(kind, numbers.Real) and not issubclass(kind, numbers.Rational)
 
 

@@ -89,7 +89,7 @@ class KeyLines:
         if seconds is not None and line.asked is None and line.timer is None:
             line.timer = self._operator.loop.call_later(seconds, self.ask_again, *key)
 
-    def ask_again(self, place: int, key: Key) -> None:
+    def ask_again(self, place: int, key: Key | None) -> None:
         """The limit at this place may let a key go on; may be called at any time, any number of times."""
         line = self._lines.get((place, key))
         if line is not None and line.asked is None:
@@ -101,7 +101,7 @@ class KeyLines:
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""
         for place, key in enumerate(attempt.keys):
-            self.ask_again(place, key)  # type: ignore[arg-type]
+            self.ask_again(place, key)
 
     def leaves(self, attempt: Attempt) -> None:
         """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""

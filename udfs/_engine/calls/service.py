@@ -184,7 +184,6 @@ class Service:
     async def _shared_gates(
         self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
     ) -> list[Gate]:
-        """The gates of a task that shares its limits with others."""
 
         def owned(shared: Shared) -> Shared:
             stack.push_async_callback(shared.close)
@@ -235,7 +234,6 @@ class Service:
         return self._learning
 
     def _heard(self) -> None:
-        """The service has told something of a limit."""
         if self._learning is not None:
             self._learning.heard()
         self.reopen()
@@ -382,7 +380,6 @@ class Service:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the circuit breaker is open."""
         return self._breaker is not None and self._breaker.breaker.open_since is not None
 
     def looks_down(self, failure: Failure) -> bool:

@@ -272,7 +272,6 @@ class SlotPool:
             self._operator.pump_soon()
 
     def _leave(self, slot: CallSlot) -> None:
-        """The slot has ended; another may start."""
         del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
         slot.own.slot = None
         self._slots.discard(slot)

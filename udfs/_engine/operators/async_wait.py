@@ -354,6 +354,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         def leave() -> None:
             nonlocal left
+            if self._output.leaves_chain:
+                left = len(records)
+                self._output.collect_results(records, results)
             while left < len(records) and self._output.available > 0:
                 left += 1
                 self._output.collect_result(records[left - 1], results[left - 1])

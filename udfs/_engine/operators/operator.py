@@ -96,6 +96,11 @@ class BufferedOperator(Operator):
     def pump(self) -> None:
         """Something has changed: let go on what can. May be called at any time, and any number of times."""
 
+    async def run(self) -> None:
+        """Open, run and close an operator that is not part of a chain."""
+        async with self.running():
+            pass
+
     @property
     def has_finished(self) -> bool:
         return self._finished.done()

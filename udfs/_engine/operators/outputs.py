@@ -44,11 +44,15 @@ class Output(Collector):
         _, timestamp, origin = record
         self.collect(StreamRecord(result, timestamp, origin))
 
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        """Take one result for each of these records, in their order."""
+        for record, result in zip(records, results, strict=True):
+            self.collect_result(record, result)
+
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         """Take a record for a side output (Flink's `collect(tag, record)`); without a reader it is dropped."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Take a watermark at its place among the records."""
         self._gauge.timestamp = watermark.timestamp
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
@@ -80,6 +84,7 @@ class OperatorOutput(Output):
         self.leaves_chain = output.leaves_chain
         if not splits:  # records pass here without a step of their own
             self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
+            self.collect_results = output.collect_results  # type: ignore[method-assign]
 
     @property
     def available(self) -> int:
@@ -283,6 +288,23 @@ class RecordWriterOutput(Output):
             self._weight += self._weigh(result, record[2])
             if self._weight >= self._max_bytes:
                 self.flush()
+
+    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        if self._weigh is not None:
+            super().collect_results(records, results)
+            return
+        if not self._values:
+            self._timer = self._loop.call_later(self._linger, self._flush_in_time)
+        self._values += results
+        self._origins += [record[2] for record in records]
+        if (full := len(self._values) // self._rows * self._rows) > 0:
+            # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
+            values, origins = self._values, self._origins
+            self._values, self._origins = values[full:], origins[full:]
+            for start in range(0, full, self._rows):
+                self._write(values[start : start + self._rows], origins[start : start + self._rows])
+            if not self._values:
+                self.flush()  # ends the timer
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         if tag == self.tag:

@@ -125,6 +125,3 @@ class LandedResults(Generic[Outcome]):
         elif not self._is_looking:
             return self._landed.pop(key, None)
         return self._landed.get(key)
-
-    def __len__(self) -> int:
-        return len(self._landed)

@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 from ..calls.slots import CallingOperator
@@ -141,12 +142,17 @@ class LookupAhead:
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
-        keys = await self._keys([element for element in elements if type(element) in ROWS])
-        answers = zip(keys, await self._found(keys), strict=True)
-        now = self.operator.counters.clock()
+        rows = [element for element in elements if type(element) in ROWS]
+        keys = await self._keys(rows)
+        found, now = await self._found(keys), self.operator.counters.clock()
+        if len(rows) == len(elements):  # the usual cases, at less cost
+            if found.count(None) == len(rows):
+                return [*map(LookedUpRow.of, rows, keys, found, repeat(now))]
+            if self.is_single and {*map(type, found)} == {list}:
+                return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
+        answers = zip(keys, found, strict=True)
         arranged: list[Any] = []
-        rows: list[Any] = []
-        results: list[Any] = []
+        rows, results = [], []
         for element in elements:
             is_row = type(element) in ROWS
             key, answer = next(answers) if is_row else (b"", None)
@@ -183,5 +189,8 @@ class LookupAhead:
 
     async def _found(self, keys: Sequence[Key]) -> list[Found]:
         good = [key for key in keys if type(key) is bytes]
-        in_order = iter(await self.stored.look_up(good) if good else ())
+        found = await self.stored.look_up(good) if good else []
+        if len(good) == len(keys):
+            return found
+        in_order = iter(found)
         return [next(in_order) if type(key) is bytes else None for key in keys]

@@ -325,8 +325,15 @@ class StoreSharing:
 
     def found(self, row: Row, found: Found) -> None:
         """The store has a result by now for a row that was to be called."""
+        # The rows that follow this one have it too.
+        key: bytes = row.record.key
         assert found is not None
-        self._share(found, [row, *self._end_flight(row.record.key, row)])
+        if followers := self._flights.land(key, row):
+            self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
+        self._end_lease(key)
+        for one in (row, *followers):
+            self._totals.shared_flights += 1
+            self._have(one, found)
 
     # While it is called.
 
@@ -414,21 +421,15 @@ class StoreSharing:
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
-        followers = self._end_flight(key, row)
-        _done(row, results)
-        self._share(found, followers)
-
-    def _end_flight(self, key: bytes, row: Row) -> Sequence[Row]:
-        """There are results: returns the rows that have followed this one, and have them too."""
         if followers := self._flights.land(key, row):
             self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
-        self._end_lease(key)
-        return followers
-
-    def _share(self, found: Results | StoredFailure, rows: Sequence[Row]) -> None:
-        for row in rows:
+        if self._stored.leases is not None:
+            self._end_lease(key)
+        row.move(RowState.DONE)
+        row.complete(results)
+        for follower in followers:
             self._totals.shared_flights += 1
-            self._have(row, found)
+            self._have(follower, found)
 
     def _end_lease(self, key: bytes) -> None:
         """Give back the lease of a key whose call is over, or is not made."""

@@ -33,6 +33,7 @@ WRITTEN_AT_ONCE = 100  # results that are enough to begin with
 WRITTEN_TOGETHER = 1_000  # at most, and of `BYTES_AT_ONCE`: what came while others were written
 WRITE_LINGER = 0.05  # seconds that a result waits for others
 
+_ANSWERS = frozenset((bytes, type(None)))
 _FAILED = object()  # in place of an answer
 Found = list[Any] | StoredFailure | None
 
@@ -190,6 +191,8 @@ class StoredResults:
                 f"{len(values)} values" if isinstance(values, (list, tuple)) else f"an object of {type_name(values)}"
             )
             raise AsyncUDFError(f"get_many must give a list of {len(keys)} values, not {given}")
+        if _ANSWERS.issuperset(map(type, values)):
+            return [*values]
         for value in values:
             if not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
                 hint = "if a client has decoded it, tell it not to (decode_responses=False)"
