@@ -36,7 +36,6 @@ class StoredResultCodec(ResultCodec):
     Args:
         declared: the Arrow type of one result; None: not declared, and only results that need no type are kept.
         captures: whether a result is a struct of value and error. The value is kept, so that `on_error` may change.
-        limits: as in `ResultCodec`.
     """
 
     def __init__(

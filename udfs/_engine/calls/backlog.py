@@ -19,9 +19,7 @@ TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
 class Backlog:
     """Attempts in the order in which they begin, before rows that come now.
 
-    Args:
-        may_go_on: whether a row still needs an attempt; one that is late has its answer then.
-        weight_of: what a row weighs; None if it has failed by that.
+    `may_go_on` says whether a row still needs an attempt; one that is late has its answer then.
     """
 
     # aside: attempts whose key is at its limit

@@ -13,6 +13,7 @@ from ..._functions.options import OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.budget import CALLS, MOST_UNTOLD, Budget, budget_label
 from ..._stores.key_ledgers import Window
+from ..._stores.ledgers import keeps_ledgers
 from .slots import CallingOperator
 
 
@@ -49,11 +50,12 @@ def spent_error(
             f"{window.name and f' in {window.name}'}, and the next call may cost {amount_(need)}"
         )
         if is_fatal:  # the error of a row is like that of other rows
-            text += (
-                f". {operator.counters.rows_done:,} rows of this task are done, and there are rows left. {kept}; with "
-                "a disk or Redis store and a name= of the budget the next run, with a larger amount, goes on where "
-                "this one has ended"
-            )
+            text += f". {operator.counters.rows_done:,} rows of this task are done, and there are rows left. {kept}"
+            if budget.name is None or not keeps_ledgers(options.store):
+                text += ". Give the budget a name= and the function a disk or Redis store, and the next run"
+            else:
+                text += ", and what was spent: the next run, with a larger amount of this budget,"
+            text += " goes on where this one has ended"
     if not is_fatal:
         return BudgetSpentError(text)
     error = FatalError(text)

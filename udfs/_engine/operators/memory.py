@@ -22,16 +22,10 @@ NEWEST_BATCHES = 2  # input batches: one from which rows are taken, one that is 
 
 @dataclasses.dataclass(frozen=True)
 class RowSizes:
-    """How many bytes a row holds while it is in a queue, its input batch apart.
+    """How many bytes a row holds while it is in a queue, its input batch apart; None: no more than `place` says."""
 
-    Args:
-        place: the same for all rows.
-        row: of what operators before have made, for a record; None: no more than `place` says.
-        result: of a result; None: no more than `place` says.
-    """
-
-    place: int = PLACE_BYTES
-    row: Callable[[Any], int] | None = None
+    place: int = PLACE_BYTES  # the same for all rows
+    row: Callable[[Any], int] | None = None  # of what operators before have made, for a record
     result: Callable[[Any], int] | None = None
 
 
@@ -55,12 +49,7 @@ class InputBatch:
 
 
 class TaskBatches:
-    """The batches of a task beside its input: older ones that rows keep alive, and output that Spark has not taken.
-
-    Attributes:
-        bytes: of all these batches; the two newest of the input are free.
-        emitted: bytes of the output alone.
-    """
+    """The batches of a task beside its input: older ones that rows keep alive, and output that Spark has not taken."""
 
     # A row leads to its whole batch, and a batch lives as long as one of its rows, in whatever operator. Behind a
     # filter, and where rows leave as they are done, few rows keep many batches. So not the rows are counted but the
@@ -74,7 +63,8 @@ class TaskBatches:
     # _emitted: of the output batches, in the order in which Spark takes them
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.bytes = self.emitted = 0
+        self.bytes = 0  # of all these batches; the two newest of the input are free
+        self.emitted = 0  # bytes of the output alone
         self._emitted: deque[int] = deque()
         self._loop = loop
         self._sizes: dict[weakref.ref[Any], int] = {}

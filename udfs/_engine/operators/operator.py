@@ -62,9 +62,7 @@ class ChainedOperator(Operator):
 class BufferedOperator(Operator):
     """Takes elements in, and pushes their results to an output while the output can take more.
 
-    Args:
-        request_batch: called when more elements are wanted.
-        fail: called with the error that ends the operator, to end its chain; its own `abort` unless given.
+    `fail` is called with the error that ends the operator, to end its chain; its own `abort` unless given.
     """
 
     # Back-pressure ends here. Operators that wait for nothing pass a row on before they return, so only an operator

@@ -15,13 +15,9 @@ KEY_BYTES_MORE = 320  # bytes by which a `LookedUpRow` is larger than a record, 
 class LookedUpRow(StreamRecord):
     """A row that was looked up in the store, and that has no single result there."""
 
-    # key: of its result in the store; None where `error` says why it has none
-    # looked_up: the time of the lookup
-    # found: several results, no result, or an error from the store; None: the store has nothing
-
-    key: bytes | None
-    looked_up: float
-    found: Found
+    key: bytes | None  # of its result in the store; None where `error` says why it has none
+    looked_up: float  # the time of the lookup
+    found: Found  # several results, no result, or an error from the store; None: the store has nothing
     error: BaseException | None
 
     @classmethod
@@ -36,12 +32,10 @@ class LookedUpRow(StreamRecord):
 class AnsweredRows:
     """Consecutive rows with one result each that need no call."""
 
-    # figure: of the function, which counts the rows when they are taken
-
     __slots__ = ("figure", "results", "rows")
 
     def __init__(self, rows: list[Any], results: list[Any], figure: str = "store_hits") -> None:
-        self.figure = figure
+        self.figure = figure  # of the function, which counts the rows when they are taken
         self.rows = rows
         self.results = results
 

@@ -29,7 +29,6 @@ from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
 from ..calls.slots import CallingOperator
 from ..loop.event_loops import end_tasks
-from .claim_pace import ClaimPace
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
 from .lookup import LookedUpInput, LookupAhead
@@ -41,6 +40,28 @@ CLAIMED_AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as be
 SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 LONGEST_SHARED_WAIT = 180.0  # seconds that a row without a timeout waits for the call of another task
+
+
+class ClaimPace:
+    """As many as begin before a claim of now is old, by how many have begun since the claims before."""
+
+    # ahead: how many may wait to begin, whatever slots are free; at most twice as many as before
+    # _claimed: attempts so far. Those that do not wait to begin have begun, needed no call in the end, or are held: as
+    # many others may be claimed. A retry that waits counts like a new call.
+    # _last: when the claims before began, and how many attempts did not wait any more then
+
+    def __init__(self) -> None:
+        self.ahead, self._claimed, self._last = 1, 0, (0.0, 0)
+
+    def claimed(self, attempts: int, *, began: float, ready: int, seconds: float, most: int) -> None:
+        """So many attempts were claimed, from `began` on, when others were `ready` to begin.
+
+        So many seconds after that a claim is old; at most so many may wait.
+        """
+        (last, before), gone = self._last, self._claimed - ready
+        soon = math.ceil(seconds * (gone - before) / max(began - last, 1e-6))
+        self.ahead = max(1, min(soon, 2 * self.ahead, most))
+        self._last, self._claimed = (began, gone), self._claimed + attempts
 
 
 class Claims:
