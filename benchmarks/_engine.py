@@ -16,7 +16,7 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
-from asyncudf._engine.operators.outputs import RecordWriterOutput, ReportingOutput
+from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
 from asyncudf._observe.counters import TaskCounters
 
 from ._work import BATCH, batches
@@ -53,7 +53,7 @@ def engine(
     operator = AsyncWaitOperator(
         udf.spec,
         udf.options,
-        ReportingOutput(writer),
+        OperatorOutput(writer),
         RuntimeContext("f", loop.time, timeout=TIMEOUT),
         loop=loop,
         rng=random.Random(0),

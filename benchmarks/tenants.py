@@ -19,7 +19,7 @@ import redis
 
 from asyncudf import RateLimit, RuntimeContext, async_pandas_udf
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
-from asyncudf._engine.operators.outputs import RecordWriterOutput, ReportingOutput
+from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
 from asyncudf._limits.coordinator import Coordinator, CoordinatorConfig
 from asyncudf._limits.coordinator_server import CoordinatorServer
 from asyncudf._limits.shared_keys import open_keys
@@ -63,7 +63,7 @@ class Job:
         operator = AsyncWaitOperator(
             udf.spec,
             udf.options,
-            ReportingOutput(writer),
+            OperatorOutput(writer),
             RuntimeContext("call", loop.time),
             loop=loop,
             rng=random.Random(0),

@@ -83,20 +83,15 @@ class Entry:
 class RecordEntry(Entry):
     """A record waiting for its results, which carry the record's own timestamp."""
 
-    # The queue makes it by `_new_entry`, and sets all but the results.
-    #
-    # is_done: _results are there and will not change
-    # record: that was put, or a plain tuple of the same
-    # _finished: where it lines up when it is complete
-    # _memory: counts what the row and its results hold, by now _held_bytes bytes; None: nothing is counted
-    # An attribute and not a property, and no futures: an entry is made for each row that has to wait.
+    # The queue makes it by `_new_entry`, and sets all but the results. An attribute and not a property, and no futures:
+    # an entry is made for each row that has to wait.
 
     __slots__ = ("_finished", "_held_bytes", "_memory", "_results", "record")
-    record: Any
-    _results: Sequence[Any]
-    _finished: deque[Entry] | None
-    _memory: Memory | None
-    _held_bytes: int
+    record: Any  # that was put, or a plain tuple of the same
+    _results: Sequence[Any]  # will not change once `is_done`
+    _finished: deque[Entry] | None  # where it lines up when it is complete
+    _memory: Memory | None  # counts what the row and its results hold; None: nothing is counted
+    _held_bytes: int  # by now
 
     @property
     def element(self) -> StreamElement:

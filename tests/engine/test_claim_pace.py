@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncudf._engine.stored.claim_pace import ClaimPace
+from asyncudf._engine.stored.sharing import ClaimPace
 
 
 @pytest.mark.parametrize(

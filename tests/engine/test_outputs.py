@@ -14,10 +14,9 @@ from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.outputs import (
     BroadcastingOutput,
     CopyingBroadcastingOutput,
+    OperatorOutput,
     Output,
     RecordWriterOutput,
-    ReportingOutput,
-    SplittingOutput,
 )
 from asyncudf._engine.operators.synchronous import WatermarkOperator
 from asyncudf._functions.watermarks import WatermarkGenerator
@@ -38,8 +37,8 @@ def emit_all(output: Output) -> None:
 
 
 PASSING_ON: dict[str, Callable[[Taken], Output]] = {
-    "reporting": ReportingOutput,
-    "splitting": SplittingOutput,
+    "plain": OperatorOutput,
+    "splitting": lambda inner: OperatorOutput(inner, splits=True),
     "broadcasting": lambda inner: BroadcastingOutput([inner]),
     "copying": lambda inner: CopyingBroadcastingOutput([inner]),
 }
@@ -104,14 +103,10 @@ def test_a_record_writer_writes_full_batches_then_after_its_linger_then_the_rest
     assert written(work, 2) == [(0.0, [0, 1]), (0.5, [2]), (1.0, [3])]
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short(together: bool) -> None:
+def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short() -> None:
     async def work(output: RecordWriterOutput) -> None:
         output.collect(StreamRecord(0))
-        if together:
-            output.collect_results([StreamRecord(None)], [1])
-        else:
-            output.collect(StreamRecord(1))
+        output.collect(StreamRecord(1))
         await asyncio.sleep(0.3)
         output.collect(StreamRecord(2))
         await asyncio.sleep(1)
@@ -121,22 +116,14 @@ def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short(toge
 
 def test_a_batch_that_weighs_too_much_is_written_though_it_has_few_rows() -> None:
     async def work(output: RecordWriterOutput) -> None:
-        for text in ("1234", "123456", "1"):
+        for text in ("1234", "123456", "1", "12345678", "9", *"abcde"):
             output.collect(StreamRecord(text))
-        output.collect_results([("", None, None)] * 2, ["12345678", "9"])
-        output.collect_results([("", None, None)] * 5, list("abcde"))
         await asyncio.sleep(1)
 
-    async def together(output: RecordWriterOutput) -> None:
-        output.collect_results([("", None, None)] * 7, ["12", "34", "56", "78", "1234567", "", "9"])
-        output.close()
-
     def texts(work: Any, rows: int, max_bytes: int) -> list[list[str]]:
-        weigh = lambda values, _: sum(map(len, values))  # noqa: E731
-        return [batch for _, batch in written(work, rows, weigh=weigh, max_bytes=max_bytes)]
+        return [batch for _, batch in written(work, rows, weigh=lambda value, _: len(value), max_bytes=max_bytes)]
 
     assert texts(work, 4, 10) == [["1234", "123456"], ["1", "12345678", "9"], list("abcd"), ["e"]]
-    assert texts(together, 100, 6) == [["12", "34", "56"], ["78", "1234567"], ["", "9"]]
 
 
 @pytest.mark.parametrize("from_upstream", [False, True])

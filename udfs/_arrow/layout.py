@@ -47,7 +47,6 @@ class ColumnGroup:
         return array.flatten() if self.spreads else [array]
 
     def getter(self, index: int) -> Callable[[Any], Any]:
-        """A function that reads a column from the group's value."""
         arrow_type, name = self.arrow_types[index], self.names[index]
         if has_objects(arrow_type):
             read, spreads = reader(arrow_type), self.spreads
@@ -102,7 +101,6 @@ class RowLayout:
 
     @classmethod
     def of_new_rows(cls, group: ColumnGroup) -> RowLayout:
-        """The layout of new rows, which an operator makes."""
         return cls(None, (), (group,))
 
     def arguments(self, positions: Sequence[int]) -> Projection:
@@ -115,7 +113,6 @@ class RowLayout:
         return lambda record: StreamRecord(tuple(get(record) for get in getters), record.timestamp, origin(record))
 
     def mapping(self, positions: Sequence[int]) -> Projection:
-        """Projects a record to a dict of some of its columns."""
         names = [self.names[position] for position in positions]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -125,7 +122,6 @@ class RowLayout:
         return lambda record: StreamRecord({n: get(record) for n, get in getters}, record.timestamp, origin(record))
 
     def whole(self) -> Projection:
-        """Projects a record to a dict of all its columns."""
         return self.mapping(range(len(self.names)))
 
     def is_mutable(self, positions: Sequence[int]) -> bool:
@@ -135,19 +131,19 @@ class RowLayout:
         # None: no declared type
         return any(one is None or pa.types.is_nested(one) or has_objects(one) for one in found)
 
-    def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
-        """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""
+    def weigher(self) -> Callable[[Any, Any], int] | None:
+        """Estimates the bytes that operators have added to a record, from its value and origin; None: always few."""
         sizes = [size_estimate(group.arrow_type) for group in reversed(self.groups)]
         if not any(sizes):
             return None
 
-        def weigh(values: Sequence[Any], origins: Sequence[Any]) -> int:
+        def weigh(value: Any, origin: Any) -> int:
             added = 0
             for number, size in enumerate(sizes):
                 if number:
-                    values, origins = [before.value for before in origins], [before.origin for before in origins]
+                    value, origin = origin.value, origin.origin
                 if size is not None:
-                    added += sum(map(size, values))
+                    added += size(value)
             return added
 
         return weigh
@@ -196,12 +192,10 @@ class RowLayout:
 
 def _from_source(position: int, hops: int) -> Getter:
     """Reads a column of the source, `hops` records back."""
-    if hops <= 1:
-        return lambda record: record.origin[0].column(position)[record.origin[1]]
 
     def get(record: StreamRecord) -> Any:
         origin: Any = record
-        for _ in range(hops):
+        for _ in range(max(1, hops)):
             origin = origin.origin
         return origin[0].column(position)[origin[1]]
 
@@ -210,12 +204,10 @@ def _from_source(position: int, hops: int) -> Getter:
 
 def _from_group(get: Callable[[Any], Any], hops: int) -> Getter:
     """Reads what an operator has added, `hops` records back."""
-    if not hops:
-        return lambda record: get(record.value)
 
-    def older(record: StreamRecord) -> Any:
+    def found(record: StreamRecord) -> Any:
         for _ in range(hops):
             record = record.origin
         return get(record.value)
 
-    return older
+    return found

@@ -28,7 +28,7 @@ _EXACT = (
 )
 
 
-class StoredResultCodec:
+class StoredResultCodec(ResultCodec):
     """Results of one function as bytes, and back; checked again where reading them does not check enough.
 
     Raises FunctionError for results of a type that cannot be kept, and OptionError without msgspec.
@@ -36,42 +36,31 @@ class StoredResultCodec:
     Args:
         declared: the Arrow type of one result; None: not declared, and only results that need no type are kept.
         captures: whether a result is a struct of value and error. The value is kept, so that `on_error` may change.
-        limits: as in `ResultCodec`.
     """
 
     def __init__(
         self, name: str, declared: pa.DataType | None, validate: Check, *, captures: bool, **limits: Any
     ) -> None:
-        self._codec = ResultCodec(Any if declared is None else _annotation(declared, name), **limits)
+        super().__init__(Any if declared is None else _annotation(declared, name), **limits)
         self._is_typed = declared is not None
         self._validate = None if declared is None or _is_exact(declared) else validate
         self._captures = captures
 
-    @property
-    def expired(self) -> int:
-        """The number of results so far that were too old."""
-        return self._codec.expired
-
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
-        """The results of a row as bytes, and as they are read back; None if they cannot be kept."""
         values = [result["value"] for result in results] if self._captures else results
         if not self._is_typed and not all(map(_needs_no_type, values)):
             return None
-        kept = self._codec.kept(key, values)
+        kept = super().kept(key, values)
         if kept is None or (self._validate is None and not self._captures):
             return kept
         value, read = kept
         fitting = self._fitting(read)
         return None if fitting is None else (value, fitting)
 
-    def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        return self._codec.encode_failure(key, failure)
-
     def decode_many(
         self, keys: Sequence[bytes], values: Sequence[bytes | None]
     ) -> list[list[Any] | StoredFailure | None]:
-        """The results or the failure of each key; None without a value, or if it does not fit."""
-        found = self._codec.decode_many(keys, values)
+        found = super().decode_many(keys, values)
         if self._validate is None and not self._captures:
             return found
         return [self._fitting(results) if type(results) is list else results for results in found]

@@ -135,8 +135,7 @@ class VectorCodec:
 class SinkCodec(VectorCodec):
     """Takes what a vectorized function of a sink returns; an exception in a list or vector is the error of its row.
 
-    Args:
-        answers: what the function says that it returns; by that a list without exceptions is an answer for each row.
+    `answers`: what the function says that it returns; by that a list without exceptions is an answer for each row.
     """
 
     def __init__(self, answers: Answers, *others: Any) -> None:
@@ -249,7 +248,6 @@ def _as_declared(values: list[Any], declared: pa.DataType | None, dtype: Any) ->
 
 
 def _is_float(kind: type) -> bool:
-    """Whether it is one of the classes of floating-point numbers, of Python or of numpy."""
     return issubclass(kind, numbers.Real) and not issubclass(kind, numbers.Rational)
 
 

@@ -29,9 +29,8 @@ from .._engine.operators.outputs import (
     ChainingOutput,
     CopyingBroadcastingOutput,
     CopyingChainingOutput,
+    OperatorOutput,
     Output,
-    ReportingOutput,
-    SplittingOutput,
 )
 from .._functions.watermarks import WatermarkGenerator
 from .._observe.time_account import seconds_without_processor
@@ -273,10 +272,9 @@ class _Operators:
             output = outputs[0]
         else:
             output = (BroadcastingOutput if self._plan.object_reuse else CopyingBroadcastingOutput)(outputs)
-        if isinstance(node.factory, WaitFactory) and node.factory.mixes_sides:
-            output = SplittingOutput(output)
+        splits = isinstance(node.factory, WaitFactory) and node.factory.mixes_sides
         report = partial(_report_latency, self._environment.loop, self._names[node], self._results.latencies(node))
-        return ReportingOutput(output, report)
+        return OperatorOutput(output, report, splits=splits)
 
     def _link(self, node: StreamNode, child: StreamNode) -> Output:
         assert child.factory is not None

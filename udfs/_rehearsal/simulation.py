@@ -176,9 +176,6 @@ class _Emitted(Output):
     def collect(self, record: Any) -> None:
         self.times.append(self._clock())
 
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self.times += [self._clock()] * len(results)
-
 
 def calls_for(options: Options, calls: float) -> int:
     """How many of a task's calls are made on the virtual clock."""

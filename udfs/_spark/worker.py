@@ -146,7 +146,7 @@ def start_function(
             bytes as well.
     """
     weigh = plan.weigh
-    size_of = None if weigh is None else lambda values, origins: sum(map(weigh, values))
+    size_of = None if weigh is None else lambda value, _: weigh(value)
 
     def outputs_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> ResultOutputs:
         def emit_results(values: Sequence[Any], origins: Sequence[Any]) -> None:

@@ -119,9 +119,6 @@ class ListOutput(Output):
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value if self.read is None else self.read(record.value))
 
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self.everything += results if self.read is None else map(self.read, results)
-
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         row = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
         self._sides.setdefault(tag, []).append(row)

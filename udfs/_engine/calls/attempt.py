@@ -14,29 +14,12 @@ from .row import NO_TROUBLE, Row
 
 
 class Attempt:
-    """One call of the function, from when it is formed until it is decided what its rows come to.
-
-    Args:
-        rows: that are called together.
-        may_be_joined: whether other rows that are called again may join it.
-    """
+    """One call of the function, from when it is formed until it is decided what its rows come to."""
 
     # An attempt may end by its coroutine, its ResultFuture, its own limit, or the deadlines of its rows, or by several
     # of them. The first counts: it takes the attempt out of its slot, so that later ones find none.
     #
     # A row whose deadline comes leaves the attempt: it is the attempt of those of `rows` whose `attempt` it is.
-    #
-    # asks_for: the key for which it asks once more, having been set aside
-    # began: when it was let begin
-    # costs: in permits of each rate limit, and then of each budget; None: not asked yet
-    # counts_for_breaker: whether a failure says something about the service
-    # has_asked: whether the limits have let it begin, and are told when it ends
-    # keys: for each rate limit and then each budget, None where it is not by key; empty if none is
-    # left: how many of its rows have left it
-    # number: the most attempts that one of its rows had, with this one
-    # reserved: of these costs, until it is known what it did cost; None: nothing will be given back
-    # state: what the function can ask for; None if it cannot
-    # ticket: that the circuit breaker has given it
 
     __slots__ = (
         "asks_for", "began", "costs", "counts_for_breaker", "has_asked", "keys", "left", "may_be_joined", "number",
@@ -45,22 +28,23 @@ class Attempt:
 
     def __init__(self, rows: Sequence[Row], *, may_be_joined: bool = False) -> None:
         self.rows = rows
-        self.may_be_joined = may_be_joined
+        self.may_be_joined = may_be_joined  # whether other rows that are called again may join it
         self.slot: Any = None  # in which it runs
-        self.began = 0.0
-        self.left = self.ticket = 0
-        self.number = 1
-        self.has_asked = False
-        self.counts_for_breaker = True
+        self.began = 0.0  # when it was let begin
+        self.left = 0  # how many of its rows have left it
+        self.ticket = 0  # that the circuit breaker has given it
+        self.number = 1  # the most attempts that one of its rows had, with this one
+        self.has_asked = False  # whether the limits have let it begin, and are told when it ends
+        self.counts_for_breaker = True  # whether a failure says something about the service
+        # In permits of each rate limit, and then of each budget; None: not asked yet.
         self.costs: Sequence[float] | None = None
-        self.keys: Sequence[Key | None] = ()
-        self.asks_for: LimitKey | None = None
-        self.reserved: Sequence[float] | None = None
-        self.state: CallState | None = None
+        self.keys: Sequence[Key | None] = ()  # for each of these, None where it is not by key; empty if none is
+        self.asks_for: LimitKey | None = None  # the key for which it asks once more, having been set aside
+        self.reserved: Sequence[float] | None = None  # of the costs, until it is known what it did cost, or None
+        self.state: CallState | None = None  # what the function can ask for; None if it cannot
 
     @property
     def values(self) -> list[Any]:
-        """The arguments of each of its rows."""
         return [row.record[0] for row in self.rows]
 
     @property

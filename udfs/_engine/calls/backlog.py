@@ -19,17 +19,12 @@ TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
 class Backlog:
     """Attempts in the order in which they begin, before rows that come now.
 
-    Args:
-        may_go_on: whether a row still needs an attempt; one that is late has its answer then.
-        weight_of: what a row weighs; None if it has failed by that.
-
-    Attributes:
-        aside: attempts whose key is at its limit.
-        ready: attempts that may begin.
+    `may_go_on` says whether a row still needs an attempt; one that is late has its answer then.
     """
 
-    # The rows of `ready` were READY when they were put there: one that is late since is not, and is left out. A row is
-    # there once while it is READY.
+    # aside: attempts whose key is at its limit
+    # ready: attempts that may begin. Their rows were READY when they were put there: one that is late since is not, and
+    # is left out. A row is there once while it is READY.
 
     def __init__(
         self,
@@ -53,12 +48,10 @@ class Backlog:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether rows are ready, or will be."""
         return bool(self.ready or self._backing_off or self.aside.attempts)
 
     @property
     def rows(self) -> Iterator[Row]:
-        """The rows that are ready, or will be."""
         yield from [*self._backing_off]
         yield from self.aside.rows
         for attempt in [*self.ready]:
@@ -70,7 +63,6 @@ class Backlog:
         return bool(self.ready) and not self.ready[0].rows[0].attempts
 
     def put(self, attempt: Attempt) -> None:
-        """An attempt may begin."""
         for row in attempt.rows:
             row.move(RowState.READY)
         self.ready.append(attempt)

@@ -41,23 +41,17 @@ NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for
 
 
 class Calls:
-    """The calls of an operator, from the first attempt of each row to its result.
-
-    Args:
-        may_edit: whether arguments may be lists or dicts, which an attempt could edit.
-
-    Attributes:
-        asks: whether the function can ask which row it works on.
-        backlog: attempts that are ready to begin, and rows in back-off.
-        function: what is called for a row, if the function takes one row and returns one result; else None.
-        longest_turn: seconds of calls that return at once, after which a slot yields to the event loop.
-    """
+    """The calls of an operator, from the first attempt of each row to its result."""
 
     # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
     #
     # An attempt ends once: `_end` takes it out of its slot, tells what it did cost and how it ended, and gives the rows
     # that are still its own to `_decide`. A row whose deadline comes leaves its attempt before; with the last of its
     # rows an attempt is cut.
+    #
+    # asks: whether the function can ask which row it works on
+    # function: what is called for a row, if the function takes one row and returns one result; else None
+    # longest_turn: seconds of calls that return at once, after which a slot yields to the event loop
 
     def __init__(
         self,
@@ -111,11 +105,9 @@ class Calls:
         self._copies = may_edit or spec.takes_mapping
 
     def share(self, sharing: RowSharing) -> None:
-        """Share calls between rows as this says, from now on."""
         self._sharing, self.over = sharing, RowState.DECIDED
 
     def use(self, invoker: Invoker) -> None:
-        """The function is open: attempts call it by this."""
         self._invoker = invoker
         if invoker.direct is not None:
             self.function = with_own_arguments(invoker.direct) if self._copies else invoker.direct
@@ -123,7 +115,6 @@ class Calls:
     # Before an attempt.
 
     def _may_go_on(self, row: Row) -> bool:
-        """Whether a row that is ready still needs an attempt."""
         if self._is_late(row):
             self._expire(row)
         return row.state is RowState.READY
@@ -240,7 +231,6 @@ class Calls:
     def coroutine_ended(
         self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
     ) -> None:
-        """The coroutine of an attempt is over."""
         if slot.has_retired:
             return
         if slot.attempt is attempt:
@@ -291,7 +281,6 @@ class Calls:
         self._report(attempt, NO_ANSWER, self.clock())
 
     def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
-        """Report the end of an attempt to the limits."""
         self.service.ended(attempt, failure, now)
         if attempt.keys:
             self.backlog.aside.ended(attempt)
@@ -398,7 +387,7 @@ class Calls:
             else:
                 self.conclude(rows, [failure] * len(rows))
         if later:
-            self.counts.refused(any(decision.is_refusal for decision, _ in later))
+            self.operator.counters.totals.throttled += any(decision.is_refusal for decision, _ in later)
         for (decision, last), rows in later.items():
             # All rows of a call that has failed as a whole are called again as they were; others are gathered anew.
             self._call_again(rows, decision, last, now, as_one=1 < len(rows) == len(attempt.rows))
@@ -482,7 +471,6 @@ class Calls:
     def _complete(
         self, rows: Sequence[Row], completed: Sequence[Results], outcomes: Sequence[Outcome], now: float
     ) -> None:
-        """These rows have their results."""
         self.counts.ended(rows, completed, now)
         over, sharing = self.over, self._sharing
         for row in rows:
@@ -553,7 +541,7 @@ class Calls:
         self.pool.wake()
 
     def _limit_failure(self, attempt: Attempt) -> Failure:
-        self.counts.attempt_timed_out()
+        self.operator.counters.totals.timeouts += 1
         limit = self._options.attempt_timeout
         return self._late(f"attempt {attempt.number} gave no result within {limit:g} s")
 
@@ -624,7 +612,8 @@ class Calls:
     def abandon(self) -> None:
         """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
         now = self.clock()
-        self.counts.abandon(self._open_rows())
+        self.counts.give_up(self._open_rows())
+        self.operator.counters.totals.open_seconds = 0.0
         for attempt in self._attempts():
             self.counts.ends_for_many(attempt, now)
             attempt.slot.attempt = None
@@ -664,5 +653,4 @@ def _way(rows: Sequence[Row]) -> Way:
 
 
 def _earliest(rows: Sequence[Row]) -> float | None:
-    """The first of the deadlines of these rows."""
     return min((row.deadline for row in rows if row.deadline is not None), default=None)

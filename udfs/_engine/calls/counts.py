@@ -58,7 +58,6 @@ class CallCounts:
             row.trouble.idle = 0.0
 
     def failure(self, failure: Failure) -> None:
-        """An attempt has ended so."""
         message = partial(error_message, failure.error, redacted=self._redacted)
         self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
 
@@ -66,13 +65,6 @@ class CallCounts:
         """The rows of an attempt have failed so: it counts once for each type."""
         for failure in {type(one.error): one for one in reversed(failures)}.values():
             self.failure(failure)
-
-    def refused(self, is_refused: bool) -> None:
-        """Whether the service has refused an attempt, and rows of it wait."""
-        self._counters.totals.throttled += is_refused
-
-    def attempt_timed_out(self) -> None:
-        self._counters.totals.timeouts += 1
 
     def timed_out(self, row: Row, failure: Failure | None, *, is_first: bool) -> None:
         """A row is late: the first of its attempt or its call; `failure`: of its attempt, if that ends with it."""
@@ -97,8 +89,7 @@ class CallCounts:
             if count != 1 or type(results[0]) is SideRecord:
                 count = sum(type(result) is not SideRecord for result in results)
             if row.attempts and row.counts:
-                if row.trouble.parked is not None:
-                    self.unpark(row)
+                self.unpark(row)
                 counters.latencies.append(0.0 if row.started is None else now - row.started)
                 totals.waited += row.trouble.idle
                 counters.more_results += count - 1
@@ -107,7 +98,6 @@ class CallCounts:
                 totals.results += count
 
     def answered(self, results: Results) -> None:
-        """A row has results without a call of its own."""
         self._counters.totals.rows += 1
         self._counters.totals.results += sum(type(result) is not SideRecord for result in results)
 
@@ -121,11 +111,6 @@ class CallCounts:
             if len(attempt.rows) > 1 or not attempt.rows[0].counts:
                 seconds += _joint_seconds(attempt, now)
         self._counters.totals.open_seconds = seconds
-
-    def abandon(self, rows: Sequence[Row]) -> None:
-        """The operator ends, and these are its open rows."""
-        self.give_up(rows)
-        self._counters.totals.open_seconds = 0.0
 
     def give_up(self, rows: Sequence[Row]) -> None:
         """These rows get no results, as the task ends."""

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._errors.failure import Failure
 from .row import Row
 
-
-class JudgedService(Protocol):
-    """What a task knows of its service.
-
-    Attributes:
-        attempts: how many have ended, of those that count for the breaker.
-    """
-
-    attempts: int
-
-    @property
-    def judged(self) -> int: ...  # of how many attempts it is known whether they have opened the breaker
-    @property
-    def is_broken(self) -> bool: ...
-    @property
-    def is_in_doubt(self) -> bool: ...
+if TYPE_CHECKING:
+    from .service import Service
 
 
 class _Held(NamedTuple):
@@ -43,7 +29,7 @@ class HeldFailures:
     # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
     # them has failed by itself.
 
-    def __init__(self, window: int, service: JudgedService) -> None:
+    def __init__(self, window: int, service: Service) -> None:
         self._window = window
         self._service = service
         self._held: deque[_Held] = deque()  # in the order in which they failed

@@ -48,7 +48,8 @@ class BatchCodec(Protocol):
 class Invoker(ABC):
     """A function bound to the open resources and the context of its task."""
 
-    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None  # an `async def` of one row and one result
+    # An `async def` of one row and one result, which returns the coroutine itself: it may be called without an invoker.
+    direct: Callable[..., Coroutine[Any, Any, Any]] | None = None
 
     def __init__(self, name: str, on_timeout: Any, function: Any) -> None:
         self.name = name
@@ -70,7 +71,7 @@ class Invoker(ABC):
 
     def seen_by_retry(self, results: Sequence[Any]) -> Any:
         """The argument of a result predicate: the value of a plain function, or the list of results."""
-        return results[0]
+        return self.seen_by_settle(results[0])
 
     def seen_by_settle(self, results: Any) -> Any:
         """What `settle` gets of a row: the value of a function of one result, a list of results, or an exception."""
@@ -78,24 +79,13 @@ class Invoker(ABC):
 
 
 class _Scalar(Invoker):
-    """A plain `def`, whose coroutine waits for a thread."""
+    """One result: of an `async def`, or of a plain `def`, whose coroutine waits for a thread."""
 
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results]:
         return [(await self._function(*rows[0]),)]
 
-    def seen_by_retry(self, results: Sequence[Results]) -> Any:
-        return results[0][0]
-
     def seen_by_settle(self, results: Any) -> Any:
         return results[0]
-
-
-class _Direct(_Scalar):
-    """An `async def`: it returns the coroutine itself, so it may be called without an invoker."""
-
-    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-        super().__init__(name, on_timeout, function)
-        self.direct = function
 
 
 class _Generator(Invoker):
@@ -106,8 +96,6 @@ class _Generator(Invoker):
 
 
 class _Vectorized(Invoker):
-    """One call for the rows of a micro-batch."""
-
     def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: BatchCodec) -> None:
         super().__init__(name, on_timeout, function)
         self._codec = codec
@@ -130,8 +118,6 @@ def _is_error(value: Any) -> bool:
 
 
 class _AsyncFunctionInvoker(Invoker):
-    """An `AsyncFunction`, which completes a `ResultFuture`."""
-
     # The row is done when the future is, before or after `async_invoke` returns. So results come by `deliver`, and the
     # slot stays taken until both are over.
 
@@ -163,7 +149,6 @@ def invoker_of(
     context: RuntimeContext,
     codec: BatchCodec | None,
 ) -> Invoker:
-    """Bind a function to the resources and the context of its task."""
     if spec.kind is FunctionKind.ASYNC_FUNCTION:
         return _AsyncFunctionInvoker(spec.name, options.on_timeout, spec.function)
     given, parameters = dict(resources), parameters_of(spec.function)
@@ -178,7 +163,10 @@ def invoker_of(
         return _Vectorized(spec.name, on_timeout, function, codec)
     if spec.kind is FunctionKind.GENERATOR:
         return _Generator(spec.name, on_timeout, function)
-    return (_Direct if spec.kind is FunctionKind.COROUTINE else _Scalar)(spec.name, on_timeout, function)
+    invoker = _Scalar(spec.name, on_timeout, function)
+    if spec.kind is FunctionKind.COROUTINE:
+        invoker.direct = function
+    return invoker
 
 
 def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
@@ -242,12 +230,7 @@ _FIXED = frozenset((type(None), bool, int, float, str, bytes, decimal.Decimal)) 
 # Not copy.deepcopy of all: it takes many times as long, and remembers what it has seen, which values of a column do not
 # need.
 def copied(value: Any) -> Any:
-    """A copy of the value, with its own lists, dicts and objects of user-defined types; others are in no column.
-
-    >>> row = {"tags": ["a"]}
-    >>> copied(row) == row, copied(row)["tags"] is row["tags"]
-    (True, False)
-    """
+    """A copy of the value, with its own lists, dicts and objects of user-defined types; others are in no column."""
     cls = type(value)
     if cls is list or cls is tuple:
         if _FIXED.issuperset(map(type, value)):  # such as an embedding: no value needs a copy
@@ -262,7 +245,6 @@ def copied(value: Any) -> Any:
 
 
 def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function that calls this one with copies of its arguments."""
 
     def call(*args: Any) -> Any:
         return function(*(args if _FIXED.issuperset(map(type, args)) else copied(args)))
@@ -271,14 +253,7 @@ def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BatchBounds:
-    """What one call of a function may take.
-
-    Attributes:
-        size: rows.
-        is_many: whether it may be more than one.
-        weighs: whether rows have a weight.
-        most_weight: of all rows of a call; one that is heavier has a call of its own.
-    """
+    """What one call of a function may take: `size` rows of `most_weight`; one that is heavier has a call of its own."""
 
     def __init__(self, spec: FunctionSpec, options: Options) -> None:
         self.size = batch_rows(spec, options)

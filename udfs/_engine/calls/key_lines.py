@@ -47,14 +47,7 @@ class KeyLine:
 
 
 class KeyLines:
-    """The lines of all keys that are held back.
-
-    Args:
-        ask: lets an attempt ask its limits once more, soon.
-
-    Attributes:
-        attempts: those that are set aside, by their rows.
-    """
+    """The lines of all keys that are held back; `ask` lets an attempt ask its limits once more, soon."""
 
     # The first attempt of a key that asks in vain begins its line. Later ones of the key go behind it and ask nobody.
     # A line either waits, or one of it is `asked`; when that begins, or needs no call any more, the next one is. So
@@ -69,11 +62,9 @@ class KeyLines:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows that are set aside."""
         return [row for row in self.attempts if row.state is RowState.ASIDE]
 
     def waiting(self, key: LimitKey) -> int:
-        """How many attempts of a key are aside."""
         return len(self._lines.get(key, ()))
 
     def holds(self, attempt: Attempt) -> bool:
@@ -96,25 +87,21 @@ class KeyLines:
         line = self._lines.setdefault(key, KeyLine())
         self._put(line, attempt, is_first=is_first)
         if seconds is not None and line.asked is None and line.timer is None:
-            line.timer = self._operator.loop.call_later(seconds, self.ask_again, key)
+            line.timer = self._operator.loop.call_later(seconds, self.ask_again, *key)
 
-    def ask_again(self, key: LimitKey) -> None:
-        """The limit may let the key go on; may be called at any time, any number of times."""
-        line = self._lines.get(key)
+    def ask_again(self, place: int, key: Key | None) -> None:
+        """The limit at this place may let a key go on; may be called at any time, any number of times."""
+        line = self._lines.get((place, key))
         if line is not None and line.asked is None:
             if line.timer is not None:
                 line.timer.cancel()
                 line.timer = None
-            self._ask_next(key, line)
-
-    def ask_again_at(self, place: int, key: Key) -> None:
-        """The limit at this place may let a key go on."""
-        self.ask_again((place, key))
+            self._ask_next((place, key), line)
 
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""
-        for key in enumerate(attempt.keys):
-            self.ask_again(key)
+        for place, key in enumerate(attempt.keys):
+            self.ask_again(place, key)
 
     def leaves(self, attempt: Attempt) -> None:
         """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""

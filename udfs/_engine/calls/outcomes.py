@@ -63,8 +63,6 @@ class ResultChecker:
 
 
 class ErrorPolicy:
-    """The error policy of one function in one task."""
-
     def __init__(self, options: Options, function: str, partition: int) -> None:
         self._on_error = options.on_error
         self._on_spent = OnError(options.on_spent.value)

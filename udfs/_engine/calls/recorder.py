@@ -46,16 +46,12 @@ class AttemptRecord(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Recorder(Gate):
-    """A gate that lets a number of calls begin, with all their attempts, and keeps what they came to.
-
-    Args:
-        most: calls; rows beyond them end with `NotCalledError`.
+    """A gate that lets `most` calls begin, with all their attempts, and keeps what they came to.
 
     Attributes:
-        records: of the attempts that have ended, in this order.
         processor: seconds for which other calls could not go on, until the last attempt has ended: the processor time
             of the process, or the time for which the loop was blocked after the first attempt, if that is more.
-        not_called: rows beyond `most` calls.
+        not_called: rows beyond `most` calls, which end with `NotCalledError`.
     """
 
     follows_calls = False

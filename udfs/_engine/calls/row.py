@@ -79,21 +79,12 @@ NO_TROUBLE = Trouble()  # is never written to
 
 
 class Row(RecordEntry):
-    """A row in the queue of an operator."""
-
-    # attempt: that runs, and is not decided; only a row that is CALLING has one
-    # attempts: how many have begun
-    # counts: whether it counts as the call; of rows that are called together for the first time the first one does
-    # deadline: None before its time has started, and without a timeout
-    # started: when its time has started; None: it starts with the next attempt
-    # state: see RowState
-
     __slots__ = ("attempt", "attempts", "counts", "deadline", "started", "state", "trouble")
-    attempt: Any
-    attempts: int
-    counts: bool
-    deadline: float | None
-    started: float | None
+    attempt: Any  # that runs, and is not decided; only a row that is CALLING has one
+    attempts: int  # how many have begun
+    counts: bool  # whether it counts as the call; of rows that are called together for the first time the first does
+    deadline: float | None  # None before its time has started, and without a timeout
+    started: float | None  # when its time has started; None: it starts with the next attempt
     state: RowState
     trouble: Trouble
 
@@ -111,7 +102,6 @@ class Row(RecordEntry):
         return self.state is RowState.DONE or self.state is RowState.DECIDED
 
     def own_trouble(self) -> Trouble:
-        """Its trouble, to be written to."""
         if self.trouble is NO_TROUBLE:
             self.trouble = Trouble()
         return self.trouble

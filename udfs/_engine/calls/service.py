@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -40,10 +39,9 @@ from .held import HeldFailures
 from .invokers import settlement_call
 from .key_lines import KeyLines
 from .slots import CallingOperator, CallSlot, SlotPool
-from .spent_budgets import SpentBudgets
+from .spent_budgets import spent_error
 
 Shared = TypeVar("Shared", bound=PeriodicTask)
-logger = logging.getLogger("asyncudf")
 
 
 class Service:
@@ -51,17 +49,10 @@ class Service:
 
     `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
 
-    Args:
-        identity: this task among those of the job; None: this task is the whole job.
-        shared_clock: seconds, of a clock that all tasks share to within a tenth of a second; the task's if left out.
-
     Attributes:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
         closed_by: the gate that has turned a call away; no other call asks until `reopen`.
-        held_failures: failed calls that may be excused; None: there is no breaker.
-        failures: the budget of `max_failures`; None: there is none.
-        spending: what attempts reserve, and do cost.
         failed: how many attempts have ended with an error.
         attempts: how many have ended, of those that count for the breaker.
     """
@@ -118,7 +109,7 @@ class Service:
             options.budgets,
             settlement_call(spec),
             is_refusal=lambda failure: self.refusal_of(failure) is not None,
-            spent_error=SpentBudgets(operator, options, spec),
+            spent_error=partial(spent_error, operator, options, spec),
             ends_task=options.on_spent is OnSpent.RAISE,
             redacted=options.redacted,
         )
@@ -194,7 +185,6 @@ class Service:
     async def _shared_gates(
         self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
     ) -> list[Gate]:
-        """The gates of a task that shares its limits with others."""
 
         def owned(shared: Shared) -> Shared:
             stack.push_async_callback(shared.close)
@@ -218,7 +208,7 @@ class Service:
         budgets: list[tuple[str, Gate]] = []
         names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
         for place, (budget, name) in enumerate(names, len(options.rate_limit)):
-            wake_key = partial(aside.ask_again_at, place) if budget.by else lambda _: self.reopen()
+            wake_key = partial(aside.ask_again, place) if budget.by else lambda _: self.reopen()
             kept = ledger_of(options.store if budget.name else None, name, is_divided=budget.is_divided)
             ledger = await stack.enter_async_context(kept)
             amounts = owned(SharedBudget(link, name, budget, ledger, wake_key))
@@ -229,7 +219,7 @@ class Service:
         of_job = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
         named = dict(zip(of_job, config.rates(limits), strict=True))
         shared_keys = {
-            place: owned(SharedKeys(link, *named[place], partial(aside.ask_again_at, place)))
+            place: owned(SharedKeys(link, *named[place], partial(aside.ask_again, place)))
             for place in of_job
             if limits[place].by
         }
@@ -247,7 +237,6 @@ class Service:
         return self._learning
 
     def _heard(self) -> None:
-        """The service has told something of a limit."""
         if self._learning is not None:
             self._learning.heard()
         self.reopen()
@@ -394,7 +383,6 @@ class Service:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the circuit breaker is open."""
         return self._breaker is not None and self._breaker.breaker.open_since is not None
 
     def looks_down(self, failure: Failure) -> bool:

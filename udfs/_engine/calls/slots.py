@@ -113,16 +113,15 @@ class _SlotTask(asyncio.Task[None]):
 
 
 class CallingOperator(Protocol):
-    """The operator whose rows are called.
+    """The operator whose rows are called."""
 
-    Attributes:
-        name: of its function.
-        counters: of its calls; their clock is the operator's.
-    """
-
-    name: str
+    name: str  # of its function
     loop: asyncio.AbstractEventLoop
-    counters: TaskCounters
+    counters: TaskCounters  # their clock is the operator's
+
+    @property
+    def has_finished(self) -> bool:  # whether it has ended, so that results are for no row any more
+        ...
 
     async def work(self, slot: CallSlot, /) -> None:
         """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
@@ -273,7 +272,6 @@ class SlotPool:
             self._operator.pump_soon()
 
     def _leave(self, slot: CallSlot) -> None:
-        """The slot has ended; another may start."""
         del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
         slot.own.slot = None
         self._slots.discard(slot)

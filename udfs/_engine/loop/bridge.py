@@ -122,7 +122,6 @@ class Bridge(Generic[In, Out]):
         yield from self._until("request_batch")
 
     def feed(self, batch: In) -> None:
-        """Give the batch that was asked for."""
         self._send(lambda: self._loop_task.feed(batch))
 
     def finish(self) -> Iterator[Out]:

@@ -266,7 +266,6 @@ class CallThreads(ThreadPoolExecutor):
 
     @property
     def refusal(self) -> RuntimeError | None:
-        """Why calls wait for a thread, if the system has refused one to them."""
         return None if self._calls.empty() else self._refusal
 
     def _work(self) -> None:
@@ -294,7 +293,6 @@ class CallThreads(ThreadPoolExecutor):
             self._calls.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait for the threads, `timeout` seconds at most."""
         end = time.monotonic() + timeout
         for thread in self._working:
             thread.join(max(0.0, end - time.monotonic()))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from asyncudf.queues import StreamElement
+from asyncudf.queues import OrderedStreamElementQueue, StreamElement, StreamElementQueue, UnorderedStreamElementQueue
 
 from ..._errors.exceptions import FatalError
 from ..._functions.async_function import FAIL_TASK, TELL_LIMITS, RuntimeContext
-from ..._functions.options import OnNullInput, Options
+from ..._functions.options import OnNullInput, Options, OutputMode
 from ..._functions.signature import FunctionSpec
 from ..._limits.coordinator import TaskIdentity
 from ..._limits.gate import Gate
@@ -30,7 +31,6 @@ from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, plain
 from ..stored.sharing import StoreSharing
 from ..stored.stored_results import StoredResults
-from .emitter import Emitter, queue_of
 from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
@@ -44,6 +44,12 @@ ANSWERED_TOGETHER = 200  # rows that need no call and are emitted together
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
 
 
+QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
+    OutputMode.ORDERED: OrderedStreamElementQueue,
+    OutputMode.UNORDERED: UnorderedStreamElementQueue,
+}
+
+
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
@@ -53,10 +59,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     Args:
         validate: checks and converts each result; raises ResultError for a result of another type.
-        codec: for vectorized functions.
         may_edit: whether arguments may be lists or dicts, which an attempt could edit before the next attempt.
         stored: the store of the function in this task; closed with the operator.
-        rng: for the jitter of delays.
         counters: count what is done; their clock is the operator's.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
@@ -74,11 +78,15 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
     #
+    # A row that leaves runs the operators further down right here, on the stack of the code that has completed the row.
+    # If they complete another row of this operator it must not overtake the row that is leaving: so only `pump` emits,
+    # and while it does so it lets nothing else leave.
+    #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
     # _is_taking: an element is on its way from the input to its place, and none may pass it
     # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
-    # _may_leave: how many elements may leave before that turn
+    # _may_leave: how many elements may leave before that turn; _leaving_context: without the variables of any call
     # _is_plain: rows are called as soon as they have their places, if no limit has to be asked
 
     def __init__(
@@ -108,13 +116,14 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self.counters = counters or TaskCounters(loop.time)
         bounds = BatchBounds(spec, options)
-        self._queue = queue_of(options)
+        self._queue = QUEUES[options.output_mode](options.queue_rows)
+        self._queue.entry_class = Row
         self._memory: QueueMemory | None = None
         if (limit := options.max_buffered_bytes) is not None:
             batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
             self._memory = QueueMemory(self._queue, limit, options.open_calls * bounds.size, sizes, batches)
-            batches.watch(self._memory.update, self._memory_is_free)
-        self._emitter = Emitter(self._queue, output)
+            batches.watch(self._memory.update, self.pump)
+        self._leaving_context = contextvars.copy_context()
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.rate_limit, options.budgets, spec)
@@ -156,14 +165,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._pool.wake()
 
     process_marker = process
-
-    def look_at_input(self) -> None:
-        self.pump()
-
-    def _memory_is_free(self) -> None:
-        """There may be places again, for a row or for rows that need no call."""
-        if not self.has_finished:
-            self.look_at_input()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -232,7 +233,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # The state changes.
 
     def pump(self) -> None:
-        """Something has changed: emit what may leave, take in what needs no slot, and start a slot if there is work."""
         # A call of it inside itself, by code further down that completes another row, returns at once: the outer one
         # goes on with what has changed, and no row overtakes the one that is leaving.
         if self._is_pumping or self._finished.done():  # after an error nothing more leaves
@@ -250,15 +250,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def pump_soon(self) -> None:
-        """The same in the next turn of the event loop, once for all that ask for it."""
         if not self._will_pump:
             self._will_pump = True
             self.loop.call_soon(self._pump_now, context=self._own_context.copy())
 
     def _pump_now(self) -> None:
         self._will_pump, self._may_leave = False, LEAVE_AT_ONCE
-        if not self.has_finished:
-            self.pump()
+        self.pump()
 
     def _emit_and_take(self) -> None:
         while True:
@@ -266,12 +264,27 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 row = self._take(may_call=False)
                 if row is not None:  # the result that had landed for it has just ended
                     self._calls.backlog.put(Attempt((row,)))
-            if not (emitted := self._emitter.emit(self._may_leave)):
+            if not (emitted := self._emit()):
                 break
             self._may_leave -= emitted
         if self._may_leave <= 0:
             self.pump_soon()
         self._held_back = self._queue.has_completed_elements() and self._output.available <= 0
+
+    def _emit(self) -> int:
+        """Let elements leave that may, while the output can take more; returns how many have left."""
+        if not self._queue.has_completed_elements():
+            return 0
+        if self._output.leaves_chain:  # no code runs there that sees the variables of a call
+            return self._queue.emit_completed_elements(self._output, self._may_leave)
+        return self._leaving_context.run(self._emit_while_there_is_room)
+
+    def _emit_while_there_is_room(self) -> int:
+        queue, output, emitted = self._queue, self._output, 0
+        # One by one: each may become many on its way.
+        while emitted < self._may_leave and output.available > 0 and queue.emit_completed_elements(output, 1):
+            emitted += 1
+        return emitted
 
     def _must_take_without_slot(self) -> bool:
         """Whether no slot comes soon that would take in elements which need none."""
@@ -335,14 +348,27 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return type(element) in ROWS
 
     def _leave(self, records: list[Any], results: list[Any]) -> None:
-        """Emit rows that have one result each, or give them their places; both lists are empty then."""
+        """Emit rows that have one result each, if they may leave; the others take their places in the queue."""
         was_pumping, self._is_pumping = self._is_pumping, True
+        left = 0
+
+        def leave() -> None:
+            nonlocal left
+            if self._output.leaves_chain:
+                left = len(records)
+                self._output.collect_results(records, results)
+            while left < len(records) and self._output.available > 0:
+                left += 1
+                self._output.collect_result(records[left - 1], results[left - 1])
+
         try:
-            self._emitter.leave(records, results)
+            if self._queue.may_pass():  # nothing before them waits: they need not be put
+                self._leaving_context.run(leave)
         except BaseException as error:  # a call that has just begun must not fail with it
             self.fail(error)
         finally:
             self._is_pumping = was_pumping
+        self._queue.put_completed(records[left:], results[left:])
         if self._queue.has_completed_elements():
             self.pump()
 
@@ -504,7 +530,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return False
 
     def _take_in(self, element: Any) -> None:
-        """Give an element that is no single row its place."""
         self._is_taking = True
         try:
             self._place(element)
@@ -545,7 +570,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return False
 
     def wanted_calls(self) -> int:
-        """How many calls would be in flight if limits allowed it."""
         rows = min(self._buffer.known_rows, self._queue.places)
         return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
 
@@ -554,17 +578,14 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return 0 if self._sharing is None else self._sharing.followers
 
     def calls_wait(self) -> None:
-        """A limit holds all calls back."""
         if self._has_uncalled:
             self.pump_soon()
 
     def health_changed(self) -> None:
-        """More is known of the service, or of the calls that are to come."""
         if not self._finished.done():
             self._calls.evaluate_held()
 
     def waiting_has_changed(self) -> None:
-        """The rows of calls that wait hold more memory than others."""
         if self._memory is not None:
             self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
@@ -575,7 +596,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # Figures.
 
     def why_idle(self) -> State:
-        """What a free slot waits for."""
         if self._held_back or (self._memory is not None and self._memory.waits_for_spark):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
@@ -588,15 +608,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     @property
     def in_progress(self) -> tuple[int, int]:
-        """Calls in flight, and rows in the queue."""
         return self._pool.in_flight, len(self._queue)
 
     def count_open(self) -> None:
-        """Bring up to date how long the calls in flight have taken."""
         self._calls.count_open()
 
     def sample(self, *, was_blocked: bool) -> None:
-        """Bring the counters up to date."""
         totals = self.counters.totals
         totals.in_flight_peak = max(totals.in_flight_peak, self._pool.most)
         if self.counters.calls_ended:  # no slot waits for a call that fails at once

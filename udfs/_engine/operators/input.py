@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from asyncudf.queues import StreamElement, StreamRecord
+from asyncudf.queues import StreamElement
 
 from ..calls.attempt import Attempt
 from ..calls.invokers import BatchBounds
@@ -21,11 +21,6 @@ UNKNOWN_ROWS = 10_000  # elements, if the number is not known
 
 # Whole batches come as plain tuples of value, timestamp and origin: most rows never need to be records.
 InputElement = StreamElement | tuple[Any, int | None, Any]
-
-
-def record_of(element: InputElement) -> StreamElement:
-    """The element, a plain tuple made a record."""
-    return StreamRecord._make(element) if type(element) is tuple else element  # type: ignore[return-value]
 
 
 class InputBuffer:
@@ -54,7 +49,6 @@ class InputBuffer:
 
     @property
     def waiting(self) -> int:
-        """How many elements that were put one by one have not been taken."""
         return len(self._single)
 
     @property
@@ -66,16 +60,13 @@ class InputBuffer:
 
     @property
     def has_batches(self) -> bool:
-        """Whether there is a batch behind the one that elements are taken from."""
         return bool(self._batches)
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything was taken and nothing follows."""
         return self.has_ended and not self.may_have_more
 
     def feed(self, batch: Iterable[InputElement]) -> None:
-        """Add a batch behind all elements."""
         self._batches.append(iter(batch))
         self.may_have_more = True
 
@@ -96,11 +87,9 @@ class InputBuffer:
             self._request_batch()
 
     def end(self) -> None:
-        """Nothing follows."""
         self.has_ended = True
 
     def request_from(self, request_batch: Callable[[], None]) -> None:
-        """Ask here for batches, from now on."""
         self._request_batch = request_batch
 
     def insert(self, element: InputElement) -> None:
@@ -121,7 +110,6 @@ class InputBuffer:
         return element
 
     def put_back(self, element: InputElement) -> None:
-        """Put an element that was taken back to where it was."""
         self.insert(element)
         self._inserted.rotate()
 
@@ -130,7 +118,6 @@ class InputBuffer:
             yield self._inserted.popleft()
 
     def restore(self, elements: Iterable[StreamElement]) -> None:
-        """Put elements before all others."""
         self.current = self._behind = chain(elements, self.current)
         self.may_have_more = True
 
@@ -144,25 +131,20 @@ class InputBuffer:
             self._request_batch()
         return True
 
-    def next(self) -> StreamElement | None:
-        """Take the next element, None if there is none now."""
-        return None if (element := self.take()) is None else record_of(element)
-
     def take(self) -> InputElement | None:
-        """The same; a record may be a plain tuple."""
+        """Take the next element, None if there is none now."""
         while (element := next(self.current, None)) is None:
             if not self.refill():
                 return None
         return element
 
-    def values(self) -> list[StreamElement]:
-        """All elements, in order; they stay where they are."""
+    def values(self) -> list[Any]:
         single, is_read = list(self._single), self._reads_single  # is behind all else
         self._single.clear()
         self._is_listed = True
         batches: list[Any] = [list(batch) for batch in (self.current, *self._batches)]
         self._is_listed = False
-        listed = [*map(record_of, chain.from_iterable(batches)), *single]
+        listed = [*chain.from_iterable(batches), *single]
         if is_read:
             self._single.extend(single)
             self._reads_single = True
@@ -219,9 +201,7 @@ class MicroBatch:
         return Attempt(self._take()) if self._rows else None
 
     def _weigh(self, row: Row) -> None:
-        if not self.bounds.weighs:
-            self._add(row, 0.0)
-        elif (weight := self.weight_of(row)) is not None:
+        if (weight := self.weight_of(row)) is not None:
             if self._rows and self._weight + weight > self.bounds.most_weight:
                 self._next = row, weight
             else:

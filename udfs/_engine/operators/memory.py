@@ -15,39 +15,25 @@ from typing import Any
 
 from asyncudf.queues import StreamElementQueue
 
-PLACE_BYTES = (
-    384  # bytes of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
-)
-CALL_BYTES = (
-    900  # bytes of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
-)
+PLACE_BYTES = 384  # of a row in a queue: its entry, its record, and the tuples of its arguments, origin and results
+CALL_BYTES = 900  # of a row whose call waits for its next attempt, or for that of an equal row: the call, its timer
 NEWEST_BATCHES = 2  # input batches: one from which rows are taken, one that is read ahead
 
 
 @dataclasses.dataclass(frozen=True)
 class RowSizes:
-    """How many bytes a row holds while it is in a queue, its input batch apart.
+    """How many bytes a row holds while it is in a queue, its input batch apart; None: no more than `place` says."""
 
-    Args:
-        place: the same for all rows.
-        row: of what operators before have made, for a record; None: no more than `place` says.
-        result: of a result; None: no more than `place` says.
-    """
-
-    place: int = PLACE_BYTES
-    row: Callable[[Any], int] | None = None
+    place: int = PLACE_BYTES  # the same for all rows
+    row: Callable[[Any], int] | None = None  # of what operators before have made, for a record
     result: Callable[[Any], int] | None = None
 
 
 class BatchToken:
-    """Lives as long as a row of its batch: for rows that lead to no object of their batch that could.
-
-    Attributes:
-        grow: called with the bytes that the batch has more than at first.
-    """
+    """Lives as long as a row of its batch: for rows that lead to no object of their batch that could."""
 
     __slots__ = ("__weakref__", "grow")
-    grow: Callable[[int], None]
+    grow: Callable[[int], None]  # called with the bytes that the batch has more than at first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +49,7 @@ class InputBatch:
 
 
 class TaskBatches:
-    """The batches of a task beside its input: older ones that rows keep alive, and output that Spark has not taken.
-
-    Attributes:
-        bytes: of all these batches; the two newest of the input are free.
-        emitted: bytes of the output alone.
-    """
+    """The batches of a task beside its input: older ones that rows keep alive, and output that Spark has not taken."""
 
     # A row leads to its whole batch, and a batch lives as long as one of its rows, in whatever operator. Behind a
     # filter, and where rows leave as they are done, few rows keep many batches. So not the rows are counted but the
@@ -82,7 +63,8 @@ class TaskBatches:
     # _emitted: of the output batches, in the order in which Spark takes them
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.bytes = self.emitted = 0
+        self.bytes = 0  # of all these batches; the two newest of the input are free
+        self.emitted = 0  # bytes of the output alone
         self._emitted: deque[int] = deque()
         self._loop = loop
         self._sizes: dict[weakref.ref[Any], int] = {}
@@ -97,7 +79,6 @@ class TaskBatches:
         self._freed.append(freed)
 
     def add(self, batch: InputBatch) -> None:
-        """An input batch has come."""
         token = weakref.ref(batch.token, self._is_freed)
         batch.token.grow = partial(self._grow, token)
         self._grow(token, batch.size)
@@ -138,11 +119,7 @@ class TaskBatches:
 
 
 class QueueMemory:
-    """Lets as many rows into a queue as fit into so many bytes; `least` rows may always be inside, however large.
-
-    Attributes:
-        peak: the most bytes so far.
-    """
+    """Lets as many rows into a queue as fit into so many bytes; `least` rows may always be inside, however large."""
 
     # The size of a result is not known before its call ends. So the bound does not hold back results, it lets no new
     # rows in: those of calls in progress come on top. And it never lets in fewer rows than the calls need, or large
@@ -173,7 +150,6 @@ class QueueMemory:
 
     @property
     def bytes(self) -> int:
-        """How many there are now."""
         return len(self._queue) * self._place + self._held_bytes + self._batches.bytes
 
     @property
@@ -182,11 +158,9 @@ class QueueMemory:
         return self._batches.emitted >= self._limit
 
     def look(self) -> None:
-        """Bring `peak` up to date."""
         self.peak = max(self.peak, self.bytes)
 
     def update(self) -> None:
-        """What rows hold, or the batches, have changed."""
         rows = (self._limit - self._held_bytes - self._batches.bytes) // self._place
         self._queue.most = 0 if self.waits_for_spark else max(self._least, min(rows, self._queue.capacity))
 

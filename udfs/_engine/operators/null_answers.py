@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-from asyncudf.queues import StreamElement
 
 from ..stored.elements import ROWS, AnsweredRows, Inlet
 
@@ -34,7 +32,7 @@ class NullAnswers:
     def end(self) -> None:
         self._inlet.end()
 
-    def values(self) -> list[StreamElement]:
+    def values(self) -> list[Any]:
         return self._inlet.values()
 
     def _answered(self, elements: Iterable[Any]) -> Iterator[Any]:
@@ -50,7 +48,7 @@ class NullAnswers:
         if nulls:
             yield self._nulls(nulls)
 
-    def _nulls(self, rows: Sequence[Any]) -> AnsweredRows:
+    def _nulls(self, rows: list[Any]) -> AnsweredRows:
         validate = self._validate
         return AnsweredRows(rows, [None if validate is None else validate(None) for _ in rows], "null_rows")
 

@@ -14,7 +14,7 @@ from asyncudf.queues._queues import emit_marker
 from ..._errors.records import as_exception
 from ..stored.elements import Inlet
 from .input import InputBuffer, InputElement
-from .outputs import Downstream, Output
+from .outputs import Output
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
@@ -54,7 +54,7 @@ class ChainedOperator(Operator):
     def end_of_input(self) -> None:
         """Nothing follows."""
 
-    def input(self) -> Downstream:
+    def input(self) -> ChainedOperator:
         """Where one of the operators before this one passes its rows."""
         return self  # a union has one input for each of them
 
@@ -62,9 +62,7 @@ class ChainedOperator(Operator):
 class BufferedOperator(Operator):
     """Takes elements in, and pushes their results to an output while the output can take more.
 
-    Args:
-        request_batch: called when more elements are wanted.
-        fail: called with the error that ends the operator, to end its chain; its own `abort` unless given.
+    `fail` is called with the error that ends the operator, to end its chain; its own `abort` unless given.
     """
 
     # Back-pressure ends here. Operators that wait for nothing pass a row on before they return, so only an operator
@@ -93,10 +91,6 @@ class BufferedOperator(Operator):
         self._finished: asyncio.Future[None] = loop.create_future()
 
     @abstractmethod
-    def look_at_input(self) -> None:
-        """An element can be taken from the input, or the input has ended."""
-
-    @abstractmethod
     def pump(self) -> None:
         """Something has changed: let go on what can. May be called at any time, and any number of times."""
 
@@ -107,24 +101,20 @@ class BufferedOperator(Operator):
 
     @property
     def has_finished(self) -> bool:
-        """Whether everything is emitted, or an error has ended the operator."""
         return self._finished.done()
 
     def feed(self, elements: Iterable[InputElement]) -> None:
-        """Take a batch of rows and markers."""
         self._inlet.feed(elements)
-        self.look_at_input()
+        self.pump()
 
     def insert(self, marker: LatencyMarker) -> None:
-        """Put a marker before all elements of the input."""
         if not self.has_finished:
             self._buffer.insert(marker)
-            self.look_at_input()
+            self.pump()
 
     def end_of_input(self) -> None:
-        """End the input: nothing follows."""
         self._inlet.end()
-        self.look_at_input()
+        self.pump()
 
     def resume(self) -> None:
         """The output can take more again."""
@@ -133,7 +123,6 @@ class BufferedOperator(Operator):
             self.loop.call_soon(self.pump, context=self._own_context.copy())  # not in that of a later row
 
     def fail(self, error: BaseException) -> None:
-        """End the chain with an error."""
         self._fail(error)
 
     def abort(self, error: BaseException) -> None:
@@ -183,9 +172,6 @@ class SourceOperator(BufferedOperator):
     # _goes_on: the next burst is scheduled, and `pump` starts no other
     _goes_on = False
 
-    def look_at_input(self) -> None:
-        self.pump()
-
     def pump(self) -> None:
         if not self._goes_on:
             self._push_burst()
@@ -206,11 +192,13 @@ class SourceOperator(BufferedOperator):
         if self._output.available <= 0:
             self._held_back = True
             return False
-        element = self._buffer.next()
-        if isinstance(element, StreamRecord):
+        element = self._buffer.take()
+        if type(element) is tuple:
+            self._output.collect(StreamRecord._make(element))
+        elif isinstance(element, StreamRecord):
             self._output.collect(element)
         elif element is not None:
-            emit_marker(self._output, element)
+            emit_marker(self._output, element)  # type: ignore[arg-type]
         elif self._buffer.is_drained:
             self._finished.set_result(None)
         return element is not None

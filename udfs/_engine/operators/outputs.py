@@ -6,14 +6,16 @@ import asyncio
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 from ..._functions.process_function import Collector, WatermarkGauge
 from ..._functions.side_outputs import OutputTag, SideRecord
 from ..calls.invokers import copied
+
+if TYPE_CHECKING:
+    from .operator import ChainedOperator
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
@@ -51,7 +53,6 @@ class Output(Collector):
         """Take a record for a side output (Flink's `collect(tag, record)`); without a reader it is dropped."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Take a watermark at its place among the records."""
         self._gauge.timestamp = watermark.timestamp
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
@@ -65,26 +66,36 @@ class Output(Collector):
         return self._gauge
 
 
-class ForwardingOutput(Output):
-    """Passes everything on as it is."""
+class OperatorOutput(Output):
+    """What an operator writes to: passes everything on, and reports when latency markers leave.
 
-    # Rows that come with their results were done at once: they have no side records and were never in the queue.
+    `splits`: results of a row come with what its function wrote to side outputs, and are separated here.
+    """
 
-    def __init__(self, output: Output) -> None:
+    # Both come in one list, so that a side record leaves at its row's place, with its attempt's results or not at all.
+
+    def __init__(
+        self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None, *, splits: bool = False
+    ) -> None:
         super().__init__()
         self._output = output
+        self._report = report
         self._gauge = output.get_watermark_gauge()
         self.leaves_chain = output.leaves_chain
+        if not splits:  # records pass here without a step of their own
+            self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
+            self.collect_results = output.collect_results  # type: ignore[method-assign]
 
     @property
     def available(self) -> int:
         return self._output.available
 
     def collect(self, record: StreamRecord) -> None:
-        self._output.collect(record)
-
-    def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        self._output.collect_results(records, results)
+        value = record.value
+        if type(value) is SideRecord:
+            self._output.collect_tagged(value.tag, record.with_value(value.value))
+        else:
+            self._output.collect(record)
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         self._output.collect_tagged(tag, record)
@@ -96,53 +107,17 @@ class ForwardingOutput(Output):
         self._output.emit_watermark_status(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self._report(marker)
         self._output.emit_latency_marker(marker)
 
     def close(self) -> None:
         self._output.close()
 
 
-class ReportingOutput(ForwardingOutput):
-    """Reports when latency markers leave an operator, and passes everything on."""
-
-    def __init__(self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None) -> None:
-        super().__init__(output)
-        self._report = report
-        # Records pass here without a step of their own.
-        self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        self._report(marker)
-        self._output.emit_latency_marker(marker)
-
-
-class SplittingOutput(ForwardingOutput):
-    """Separates the results of a row from what its function wrote to side outputs."""
-
-    # Both come in one list, so that a side record leaves at its row's place, with its attempt's results or not at all.
-
-    def collect(self, record: StreamRecord) -> None:
-        value = record.value
-        if type(value) is SideRecord:
-            self._output.collect_tagged(value.tag, record.with_value(value.value))
-        else:
-            self._output.collect(record)
-
-
-class Downstream(Protocol):
-    """An operator as the operator before it sees it."""
-
-    @property
-    def available(self) -> int: ...
-    def process(self, record: StreamRecord, /) -> None: ...
-    def process_marker(self, marker: Watermark | WatermarkStatus | LatencyMarker, /) -> None: ...
-    def end_of_input(self) -> None: ...
-
-
 class ChainingOutput(Output):
     """Passes a record straight to the next operator of the same chain, which sees its projection."""
 
-    def __init__(self, following: Downstream, project: Callable[[StreamRecord], StreamRecord]) -> None:
+    def __init__(self, following: ChainedOperator, project: Callable[[StreamRecord], StreamRecord]) -> None:
         super().__init__()
         self._following = following
         self.leaves_chain = False
@@ -256,8 +231,6 @@ class TimestampedCollector(Collector):
 OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company
 OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
 
-_origin_of = itemgetter(2)  # of records, and of plain tuples of the same
-
 
 class RecordWriterOutput(Output):
     """Leaves the chain: gathers results and passes them to `write` in batches.
@@ -267,9 +240,7 @@ class RecordWriterOutput(Output):
 
     Args:
         write: takes the values and their origins.
-        rows: how many make a full batch.
-        weigh: how many bytes values and their origins bring to the batch; None where that does not matter.
-        max_bytes: about how many make a full batch.
+        weigh: how many bytes a value and its origin bring to the batch; None where that does not matter.
     """
 
     # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many
@@ -285,7 +256,7 @@ class RecordWriterOutput(Output):
         linger: float,
         loop: asyncio.AbstractEventLoop,
         tag: OutputTag | None = None,
-        weigh: Callable[[Sequence[Any], Sequence[Any]], int] | None = None,
+        weigh: Callable[[Any, Any], int] | None = None,
         max_bytes: int = UNLIMITED,
     ) -> None:
         super().__init__(tag)
@@ -314,36 +285,26 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._weight += self._weigh((result,), (record[2],))
+            self._weight += self._weigh(result, record[2])
             if self._weight >= self._max_bytes:
                 self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        origins = [*map(_origin_of, records)]
         if self._weigh is not None:
-            more = self._weigh(results, origins)
-            if self._weight + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds where
-                super().collect_results(records, results)
-                return
-            self._weight += more
+            super().collect_results(records, results)
+            return
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
-        self._origins += origins
-        if len(self._values) >= self._rows:
-            self._write_full_batches()
-
-    def _write_full_batches(self) -> None:
-        # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
-        rows, values, origins = self._rows, self._values, self._origins
-        full = len(values) - len(values) % rows
-        self._values, self._origins = values[full:], origins[full:]
-        for start in range(0, full, rows):
-            self._write(values[start : start + rows], origins[start : start + rows])
-        if self._weigh is not None:
-            self._weight = self._weigh(self._values, self._origins)
-        if not self._values:
-            self.flush()  # ends the timer
+        self._origins += [record[2] for record in records]
+        if (full := len(self._values) // self._rows * self._rows) > 0:
+            # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
+            values, origins = self._values, self._origins
+            self._values, self._origins = values[full:], origins[full:]
+            for start in range(0, full, self._rows):
+                self._write(values[start : start + self._rows], origins[start : start + self._rows])
+            if not self._values:
+                self.flush()  # ends the timer
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         if tag == self.tag:
@@ -356,7 +317,6 @@ class RecordWriterOutput(Output):
             self._failure = error
 
     def flush(self) -> None:
-        """Write what is held."""
         if self._failure is not None:
             raise self._failure
         if self._timer is not None:

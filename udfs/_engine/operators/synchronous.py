@@ -47,7 +47,6 @@ class SynchronousOperator(ChainedOperator):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Open; at the end of the block close."""
         yield
 
 
@@ -85,8 +84,6 @@ class FilterOperator(SynchronousOperator):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ProcessOperator(SynchronousOperator):
-    """Runs a `ProcessFunction`."""
-
     function: ProcessFunction
     collector: TimestampedCollector
     context: ProcessContext
@@ -117,9 +114,7 @@ class WatermarkOperator(SynchronousOperator):
 
     Args:
         mark: returns what the strategy reads of a row: microseconds or a flag.
-        batch: returns the Arrow batch of a row.
         idleness: seconds without a row after which the input is idle, until the next row.
-        fail: called with the error of the timer, to end the chain.
     """
 
     # One timer, which looks at the time of the last row when it fires: to set it anew for each row would cost a push to
@@ -226,14 +221,12 @@ class UnionOperator(SynchronousOperator):
         self._last: int | None = None
 
     def input(self) -> UnionInput:
-        """Add an input."""
         self._watermarks.append(None)
         self._idle.append(False)
         self._open += 1
         return UnionInput(self, len(self._idle) - 1)
 
     def process_input_marker(self, number: int, marker: Marker) -> None:
-        """Take a marker of one input."""
         match marker:
             case Watermark():
                 self._watermarks[number] = marker.timestamp
@@ -261,8 +254,6 @@ class UnionOperator(SynchronousOperator):
 
 
 class UnionInput(SynchronousOperator):
-    """One input of a union."""
-
     def __init__(self, union: UnionOperator, number: int) -> None:
         super().__init__(union.output)
         self._union = union

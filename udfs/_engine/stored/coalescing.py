@@ -15,17 +15,6 @@ class SingleFlight(Generic[Call]):
     Exactly one of the calls in flight with one key leads. When it has results, all calls that follow have them too.
     When it ends without results (it failed, came to its deadline, was cancelled or abandoned), the call that has
     followed longest leads, with its own attempts and the rest of its own deadline. No failure is passed on.
-
-    Attributes:
-        following: how many calls follow.
-
-    >>> flights = SingleFlight[str]()
-    >>> flights.join(b"oslo", "row 1"), flights.join(b"oslo", "row 2"), flights.join(b"oslo", "row 3")
-    (True, False, False)
-    >>> flights.leave(b"oslo", "row 1")
-    'row 2'
-    >>> flights.land(b"oslo", "row 2")
-    ['row 3']
     """
 
     # A key that is in `_followers` is in `_leaders`; no list of followers is empty.
@@ -37,7 +26,7 @@ class SingleFlight(Generic[Call]):
     def __init__(self) -> None:
         self._leaders: dict[bytes, Call] = {}
         self._followers: dict[bytes, OrderedDict[Call, None]] = {}
-        self.following = 0
+        self.following = 0  # how many calls follow
 
     def join(self, key: bytes, call: Call) -> bool:
         """Add a call: True if it leads and has to be made, False if it follows the call that leads."""
@@ -49,11 +38,9 @@ class SingleFlight(Generic[Call]):
         return False
 
     def is_flying(self, key: bytes) -> bool:
-        """Whether a call with this key is in flight."""
         return key in self._leaders
 
     def followers(self, key: bytes) -> Sequence[Call]:
-        """The calls that follow, in the order in which they joined."""
         return tuple(self._followers.get(key, ()))
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
@@ -83,7 +70,6 @@ class SingleFlight(Generic[Call]):
         return heir
 
     def leads(self, key: bytes, call: Call) -> bool:
-        """Whether this call leads."""
         return key in self._leaders and self._leaders[key] == call
 
     def _unfollow(self, key: bytes, call: Call) -> None:
@@ -97,14 +83,7 @@ Outcome = TypeVar("Outcome")
 
 
 class LandedResults(Generic[Outcome]):
-    """Results that landed after rows of the same key were looked up in vain: these rows need no call.
-
-    >>> landed = LandedResults[str]()
-    >>> landed.looking(); landed.note(b"oslo", "rain"); landed.looked([b"oslo", b"bergen", b"oslo"])
-    >>> landed.note(b"bergen", "sun"); landed.note(b"tromso", "snow")
-    >>> landed.admit(b"oslo"), landed.admit(b"bergen"), landed.admit(b"oslo"), len(landed)
-    ('rain', 'sun', 'rain', 0)
-    """
+    """Results that landed after rows of the same key were looked up in vain: these rows need no call."""
 
     # A batch is looked up as a whole, and its rows are admitted later, one by one. Two equal rows are both looked up in
     # vain, and when the second is admitted the call of the first may have landed: then it is no flight any more.
@@ -118,7 +97,6 @@ class LandedResults(Generic[Outcome]):
         self._is_looking = False
 
     def looking(self) -> None:
-        """A lookup begins."""
         self._is_looking = True
 
     def looked(self, missed: Iterable[bytes]) -> None:
@@ -133,7 +111,6 @@ class LandedResults(Generic[Outcome]):
         return self._is_looking or key in self._in_line
 
     def get(self, key: bytes) -> Outcome | None:
-        """The outcome that has landed for a key."""
         return self._landed.get(key)
 
     def note(self, key: bytes, outcome: Outcome) -> None:
@@ -148,7 +125,3 @@ class LandedResults(Generic[Outcome]):
         elif not self._is_looking:
             return self._landed.pop(key, None)
         return self._landed.get(key)
-
-    def __len__(self) -> int:
-        """How many outcomes are kept."""
-        return len(self._landed)

@@ -15,13 +15,9 @@ KEY_BYTES_MORE = 320  # bytes by which a `LookedUpRow` is larger than a record, 
 class LookedUpRow(StreamRecord):
     """A row that was looked up in the store, and that has no single result there."""
 
-    # key: of its result in the store; None where `error` says why it has none
-    # looked_up: the time of the lookup
-    # found: several results, no result, or an error from the store; None: the store has nothing
-
-    key: bytes | None
-    looked_up: float
-    found: Found
+    key: bytes | None  # of its result in the store; None where `error` says why it has none
+    looked_up: float  # the time of the lookup
+    found: Found  # several results, no result, or an error from the store; None: the store has nothing
     error: BaseException | None
 
     @classmethod
@@ -36,30 +32,21 @@ class LookedUpRow(StreamRecord):
 class AnsweredRows:
     """Consecutive rows with one result each that need no call."""
 
-    # figure: of the function, which counts the rows when they are taken
-    # _start: the rows before it have been taken
+    __slots__ = ("figure", "results", "rows")
 
-    __slots__ = ("_results", "_rows", "_start", "figure")
-
-    def __init__(self, rows: Sequence[Any], results: Sequence[Any], figure: str = "store_hits") -> None:
-        self.figure = figure
-        self._rows = rows
-        self._results = results
-        self._start = 0
+    def __init__(self, rows: list[Any], results: list[Any], figure: str = "store_hits") -> None:
+        self.figure = figure  # of the function, which counts the rows when they are taken
+        self.rows = rows
+        self.results = results
 
     def __len__(self) -> int:
-        return len(self._rows) - self._start
+        return len(self.rows)
 
     def take(self, count: int) -> tuple[list[Any], list[Any]]:
         """The next `count` rows, or all that are left, and their results."""
-        part = slice(self._start, self._start + count)
-        self._start = min(self._start + count, len(self._rows))
-        return [*self._rows[part]], [*self._results[part]]
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        """The rows that were not taken."""
-        return self._rows[self._start :]
+        taken = self.rows[:count], self.results[:count]
+        del self.rows[:count], self.results[:count]
+        return taken
 
 
 ROWS = (tuple, StreamRecord, LookedUpRow)  # types of elements that are one row
@@ -69,12 +56,8 @@ def plain(elements: Sequence[Any]) -> list[StreamElement]:
     """The elements as they were fed."""
     found: list[StreamElement] = []
     for element in elements:
-        if type(element) is AnsweredRows:
-            found += [tuple.__new__(StreamRecord, row) for row in element.rows]
-        elif type(element) in ROWS:
-            found.append(tuple.__new__(StreamRecord, element))
-        else:
-            found.append(element)
+        rows = element.rows if type(element) is AnsweredRows else (element,)
+        found += [tuple.__new__(StreamRecord, one) if type(one) in ROWS else one for one in rows]
     return found
 
 
@@ -97,5 +80,5 @@ class Inlet(Protocol):
     def end(self) -> None:
         """Nothing follows."""
 
-    def values(self) -> list[StreamElement]:  # all elements that were not taken, in order; they stay where they are
+    def values(self) -> list[Any]:  # all elements that were not taken, in order; they stay where they are
         ...

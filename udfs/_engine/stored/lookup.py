@@ -13,33 +13,25 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
-from asyncudf.queues import StreamElement
-
+from ..calls.slots import CallingOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
-from .elements import ROWS, AnsweredRows, LookedUpRow
-from .stored_results import KEYS_AT_ONCE, Found, StoredResults, StoreOperator, failing
+from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
+from .stored_results import KEYS_AT_ONCE, Found, StoredResults, failing
 
 Key = bytes | BaseException
 
 
-class LookedUpInput(Protocol):
-    """Takes what was looked up.
+class LookedUpInput(Inlet, Protocol):
+    """Takes what was looked up."""
 
-    Attributes:
-        may_have_more: False when everything was taken out of it.
-    """
-
-    may_have_more: bool
+    may_have_more: bool  # False when everything was taken out of it
 
     @property
     def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
         ...
 
-    def feed(self, batch: Iterable[Any], /) -> None: ...
-    def end(self) -> None: ...
     def request_from(self, request_batch: Callable[[], None], /) -> None: ...
-    def values(self) -> list[StreamElement]: ...
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -57,7 +49,7 @@ class LookupAhead:
     # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
     # _ended: nothing more is fed; the buffer ends when everything has been looked up
 
-    operator: StoreOperator
+    operator: CallingOperator
     stored: StoredResults
     landed: LandedResults[Any]
     buffer: LookedUpInput
@@ -84,12 +76,10 @@ class LookupAhead:
         return sum(map(len, self._pending)) + len(self._in_lookup)
 
     def open(self) -> None:
-        """Begin to look up."""
         self._is_open = True
         self._start()
 
     async def close(self) -> None:
-        """Look nothing up any more."""
         self._is_open = False
         if self._task is not None:
             await end_tasks([self._task])
@@ -112,7 +102,7 @@ class LookupAhead:
         self._ended = True
         self._end_buffer()
 
-    def values(self) -> list[StreamElement]:
+    def values(self) -> list[Any]:
         return [*self.buffer.values(), *self._in_lookup, *(element for part in self._pending for element in part)]
 
     def go_on(self) -> None:
@@ -130,7 +120,7 @@ class LookupAhead:
         with failing(self.operator):
             await self._look_up_part()
             self._task = None  # the next lookup may begin when the rows are taken
-            self.operator.look_at_input()
+            self.operator.pump()
 
     async def _look_up_part(self) -> None:
         # What came in the same turn of the loop is looked up together.
@@ -154,14 +144,29 @@ class LookupAhead:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
         rows = [element for element in elements if type(element) in ROWS]
         keys = await self._keys(rows)
-        found = await self._found(keys)
-        misses = found.count(None)
-        if len(rows) == len(elements):  # the usual cases
-            if misses == len(rows):
-                return [*map(LookedUpRow.of, rows, keys, found, repeat(self.operator.counters.clock()))]
-            if self.is_single and not misses and {*map(type, found)} == {list}:
+        found, now = await self._found(keys), self.operator.counters.clock()
+        if len(rows) == len(elements):  # the usual cases, at less cost
+            if found.count(None) == len(rows):
+                return [*map(LookedUpRow.of, rows, keys, found, repeat(now))]
+            if self.is_single and {*map(type, found)} == {list}:
                 return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
-        return self._arranged(elements, keys, found)
+        answers = zip(keys, found, strict=True)
+        arranged: list[Any] = []
+        rows, results = [], []
+        for element in elements:
+            is_row = type(element) in ROWS
+            key, answer = next(answers) if is_row else (b"", None)
+            if is_row and self.is_single and type(answer) is list:
+                rows.append(element)
+                results.append(answer[0])
+                continue
+            if rows:
+                arranged.append(AnsweredRows(rows, results))
+                rows, results = [], []
+            arranged.append(LookedUpRow.of(element, key, answer, now) if is_row else element)
+        if rows:
+            arranged.append(AnsweredRows(rows, results))
+        return arranged
 
     async def _keys(self, rows: Sequence[Any]) -> list[Key]:
         """The key of each row, or the error of a row that no key can be made of."""
@@ -184,30 +189,8 @@ class LookupAhead:
 
     async def _found(self, keys: Sequence[Key]) -> list[Found]:
         good = [key for key in keys if type(key) is bytes]
-        if not good:
-            return [None] * len(keys)
-        found = await self.stored.look_up(good)
+        found = await self.stored.look_up(good) if good else []
         if len(good) == len(keys):
             return found
         in_order = iter(found)
         return [next(in_order) if type(key) is bytes else None for key in keys]
-
-    def _arranged(self, elements: Sequence[Any], keys: Sequence[Key], found: Sequence[Found]) -> list[Any]:
-        arranged: list[Any] = []
-        rows: list[Any] = []
-        results: list[Any] = []
-        answers, now = zip(keys, found, strict=True), self.operator.counters.clock()
-        for element in elements:
-            is_row = type(element) in ROWS
-            key, answer = next(answers) if is_row else (b"", None)
-            if is_row and self.is_single and type(answer) is list:
-                rows.append(element)
-                results.append(answer[0])
-                continue
-            if rows:
-                arranged.append(AnsweredRows(rows, results))
-                rows, results = [], []
-            arranged.append(LookedUpRow.of(element, key, answer, now) if is_row else element)
-        if rows:
-            arranged.append(AnsweredRows(rows, results))
-        return arranged

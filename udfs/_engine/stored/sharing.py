@@ -27,12 +27,12 @@ from ..calls.invokers import copied
 from ..calls.outcomes import Outcome
 from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
+from ..calls.slots import CallingOperator
 from ..loop.event_loops import end_tasks
-from .claim_pace import ClaimPace
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
 from .lookup import LookedUpInput, LookupAhead
-from .stored_results import Found, StoredResults, StoreOperator, StoreWriter, failing
+from .stored_results import Found, StoredResults, StoreWriter, failing
 
 # Seconds after which a lookup is old; under limits, as many calls are claimed ahead as begin in this time.
 LOOKUP_AGE = 0.2
@@ -40,6 +40,28 @@ CLAIMED_AHEAD = 0.02  # seconds: as many are claimed beyond the free slots as be
 SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05  # seconds between two looks whether leases of others have ended
 TRIED_AT_ONCE = 100  # leases of others that one look tries to get
 LONGEST_SHARED_WAIT = 180.0  # seconds that a row without a timeout waits for the call of another task
+
+
+class ClaimPace:
+    """As many as begin before a claim of now is old, by how many have begun since the claims before."""
+
+    # ahead: how many may wait to begin, whatever slots are free; at most twice as many as before
+    # _claimed: attempts so far. Those that do not wait to begin have begun, needed no call in the end, or are held: as
+    # many others may be claimed. A retry that waits counts like a new call.
+    # _last: when the claims before began, and how many attempts did not wait any more then
+
+    def __init__(self) -> None:
+        self.ahead, self._claimed, self._last = 1, 0, (0.0, 0)
+
+    def claimed(self, attempts: int, *, began: float, ready: int, seconds: float, most: int) -> None:
+        """So many attempts were claimed, from `began` on, when others were `ready` to begin.
+
+        So many seconds after that a claim is old; at most so many may wait.
+        """
+        (last, before), gone = self._last, self._claimed - ready
+        soon = math.ceil(seconds * (gone - before) / max(began - last, 1e-6))
+        self.ahead = max(1, min(soon, 2 * self.ahead, most))
+        self._last, self._claimed = (began, gone), self._claimed + attempts
 
 
 class Claims:
@@ -59,7 +81,7 @@ class Claims:
 
     def __init__(
         self,
-        operator: StoreOperator,
+        operator: CallingOperator,
         sharing: StoreSharing,
         stored: StoredResults,
         calls: Calls,
@@ -194,14 +216,7 @@ def _of_rows(attempt: Attempt, rows: Sequence[Row]) -> Attempt | None:
 class StoreSharing:
     """Shares calls between equal rows that the store has no result for, and keeps their results.
 
-    Args:
-        buffer: the input; gets the rows that were looked up.
-        request_batch: asks for a batch of rows.
-        is_single: whether each row has exactly one result.
-
-    Attributes:
-        inlet: takes rows, and looks them up.
-        claims: the last look before a call.
+    `buffer` gets the rows that were looked up; `is_single`: each row has exactly one result.
     """
 
     # A row that enters the queue is done at once if the call of an equal row has landed since the row was looked up. If
@@ -215,7 +230,7 @@ class StoreSharing:
 
     def __init__(
         self,
-        operator: StoreOperator,
+        operator: CallingOperator,
         stored: StoredResults,
         options: Options,
         calls: Calls,
@@ -276,7 +291,6 @@ class StoreSharing:
 
     @property
     def followers(self) -> int:
-        """How many rows wait for the calls of equal rows."""
         return self._flights.following
 
     # Before the call.
@@ -345,7 +359,6 @@ class StoreSharing:
     # While it is called.
 
     def begins(self, row: Row, now: float) -> None:
-        """The first attempt of a row begins, or the first after its time was renewed."""
         key: bytes | None = row.record.key
         if key is None:
             return
@@ -363,7 +376,6 @@ class StoreSharing:
                 self._calls.follow(follower, now)
 
     def renewed(self, row: Row) -> Sequence[Row]:
-        """The time of a row begins anew with its next attempt: the rows that share this time."""
         key: bytes | None = row.record.key
         if key is None or not self._flights.leads(key, row):
             return ()
@@ -371,7 +383,6 @@ class StoreSharing:
         return self._flights.followers(key)
 
     def leaves(self, row: Row) -> None:
-        """What the row ends with is not for other rows."""
         if (key := row.record.key) is not None:
             self._leave_flight(key, row)
 
@@ -405,8 +416,8 @@ class StoreSharing:
             _done(row, results)
             return
         else:
-            ttl, found = stored.error_ttl, stored.failure(outcome)
-            value = stored.encoded_failure(key, found)
+            ttl = stored.error_ttl
+            value, found = stored.encoded_failure(key, outcome)
         # The call is over: no deadline runs while its outcome is written.
         self._called.pop(key, None)
         if self._flights.following:
@@ -414,23 +425,20 @@ class StoreSharing:
                 self._calls.deadlines.stop(follower)
         if value is None:
             self._land(key, row, results, found, ttl)
-        elif (memory := self._queue.memory) is None:
-            self._writer.put(key, value, ttl, partial(self._land, key, row, results, found, ttl))
         else:
             # Until they are written these results wait here, and count as if they were in the queue.
-            release = partial(memory.release, memory.hold_results(results))
-            land = partial(self._land_written, release, key, row, results, found, ttl)
-            self._writer.put(key, value, ttl, land)
+            held = 0 if self._queue.memory is None else self._queue.memory.hold_results(results)
+            self._writer.put(key, value, ttl, partial(self._land, key, row, results, found, ttl, held))
 
-    def _land_written(self, release: Callable[[], None], *landed: Any) -> None:
-        release()
-        self._land(*landed)
-
-    def _land(self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None) -> None:
+    def _land(
+        self, key: bytes, row: Row, results: Results, found: Results | StoredFailure, ttl: float | None, held: int = 0
+    ) -> None:
         """The outcome is in the store: all rows that have waited for it are done.
 
-        `found`: what rows have that find it there.
+        `found`: what rows have that find it there; `held`: bytes that were counted until now.
         """
+        if held:
+            self._queue.memory.release(held)  # type: ignore[union-attr]
         if self._landed.wants(key):
             # A copy for rows to come: code further down may edit these results.
             self._landed.note(key, (copied(found), math.inf if ttl is None else self._clock() + ttl))
@@ -438,7 +446,8 @@ class StoreSharing:
             self._operator.waiting_has_changed()  # before rows hold the results: they would count twice else
         if self._stored.leases is not None:
             self._end_lease(key)
-        _done(row, results)
+        row.move(RowState.DONE)
+        row.complete(results)
         for follower in followers:
             self._totals.shared_flights += 1
             self._have(follower, found)
@@ -464,6 +473,5 @@ class StoreSharing:
 
 
 def _done(row: Row, results: Results) -> None:
-    """A row has its results, and nothing more has to be written."""
     row.move(RowState.DONE)
     row.complete(results)

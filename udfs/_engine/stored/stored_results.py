@@ -9,7 +9,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.failure import Failure
@@ -18,7 +18,7 @@ from ..._errors.safe import safe_str, type_name
 from ..._functions.options import OnStoreError, Options
 from ..._stores.base import Leases, ResultStore
 from ..._stores.keys import ResultKeys
-from ..._stores.values import StoredFailure
+from ..._stores.values import ResultCodec, StoredFailure
 from ..calls.resources import bounded
 from ..calls.slots import CallingOperator
 
@@ -40,19 +40,8 @@ Found = list[Any] | StoredFailure | None
 logger = logging.getLogger("asyncudf")
 
 
-class StoreOperator(CallingOperator, Protocol):
-    """The operator whose results are stored."""
-
-    @property
-    def has_finished(self) -> bool:  # whether the operator has ended, so that results are for no row any more
-        ...
-
-    def look_at_input(self) -> None:
-        """Rows can be taken from the input, or the input has ended."""
-
-
 @contextlib.contextmanager
-def failing(operator: StoreOperator) -> Iterator[None]:
+def failing(operator: CallingOperator) -> Iterator[None]:
     """A block of a task that no code awaits: an error ends the operator."""
     try:
         yield
@@ -60,16 +49,6 @@ def failing(operator: StoreOperator) -> Iterator[None]:
         raise
     except BaseException as error:
         operator.fail(error)
-
-
-class Codec(Protocol):
-    """Turns results into bytes, and back."""
-
-    @property
-    def expired(self) -> int: ...  # how many were too old
-    def kept(self, key: bytes, results: Sequence[Any], /) -> tuple[bytes, list[Any]] | None: ...
-    def encode_failure(self, key: bytes, failure: StoredFailure, /) -> bytes: ...
-    def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None], /) -> list[Found]: ...
 
 
 class _State(enum.Enum):
@@ -83,13 +62,6 @@ class StoredResults:
 
     When the store raises or is late, there is a warning, the first time, or the task ends, as `on_store_error` says.
     Then the store is not asked for a while, and rows are called as if there were none.
-
-    Args:
-        store: this task's own, not open yet.
-        clock: seconds.
-
-    Attributes:
-        leases: of keys, among the tasks of a host; None if the store has none, or is not open.
     """
 
     # Lookups and writes come at the same time. The first lookup opens the store; a write comes after a lookup.
@@ -106,7 +78,7 @@ class StoredResults:
         name: str,
         store: ResultStore,
         keys: ResultKeys,
-        codec: Codec,
+        codec: ResultCodec,
         options: Options,
         clock: Callable[[], float],
     ) -> None:
@@ -119,7 +91,7 @@ class StoredResults:
         self._redacted = options.redacted
         self._clock = clock
         self._state = _State.CLOSED
-        self.leases: Leases | None = None
+        self.leases: Leases | None = None  # of keys, among the tasks of a host; None as long as the store is not open
         self._rests_until = 0.0
         self._warned: set[str] = set()
         self._rows, self._bytes, self._most = UNSEEN_ROWS, BYTES_AT_ONCE, ROWS_AT_ONCE
@@ -177,11 +149,12 @@ class StoredResults:
         self._bytes += len(kept[0])
         return kept
 
-    def failure(self, failure: Failure) -> StoredFailure:
-        """A failure as it is kept."""
+    def encoded_failure(self, key: bytes, failure: Failure) -> tuple[bytes, StoredFailure]:
+        """A failure as bytes, and as it is kept."""
         error, status = failure.error, failure.answer.status
         message, redacted = error_message(error, redacted=self._redacted), error_message(error, redacted=True)
-        return StoredFailure(type_name(error), message, status, None if redacted == message else redacted)
+        kept = StoredFailure(type_name(error), message, status, None if redacted == message else redacted)
+        return self._codec.encode_failure(key, kept), kept
 
     def replayed(self, failure: StoredFailure) -> Exception:
         """The error of a row that failed before, of a class of the same name."""
@@ -190,10 +163,6 @@ class StoredResults:
         except ValueError:  # no name of a class
             kind = Exception
         return kind(failure.redacted or failure.message if self._redacted else failure.message)
-
-    def encoded_failure(self, key: bytes, failure: StoredFailure) -> bytes:
-        """An error that is kept, as bytes."""
-        return self._codec.encode_failure(key, failure)
 
     async def close(self) -> None:
         """Close the store, if it is open."""
@@ -276,7 +245,7 @@ class StoreWriter:
     #
     # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
 
-    def __init__(self, operator: StoreOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
+    def __init__(self, operator: CallingOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
         self._operator = operator
         self._stored = stored
         self._is_urgent = is_urgent
