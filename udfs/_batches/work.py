@@ -15,7 +15,7 @@ from asyncudf.queues import StreamRecord
 
 from .._chain.function_plan import FunctionPlan
 from .._engine.calls.invokers import copied, of_row, settlement_call
-from .._errors.answers import status_of
+from .._errors.answers import answer_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import given_number
 from .._errors.exceptions import ResultError
@@ -356,7 +356,7 @@ def _unanswered(work: Work, over: OverJob, unmade: Record | None) -> Result:
 
 def dead_letter(work: Work, error: BaseException, attempts: int) -> Record:
     """The error as a dead letter has it."""
-    record = error_record(error, status_of(error), attempts, 0.0, redacted=work.redacted)
+    record = error_record(error, answer_of(error).status, attempts, 0.0, redacted=work.redacted)
     return {**record, "elapsed": None, "function": work.name, "partition": None}
 
 

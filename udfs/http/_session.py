@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._errors.answers import refusal_of
+from .._errors.answers import answer_of
 from .._errors.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import presentable, safe_repr
@@ -269,7 +269,7 @@ def _requests(
                 return
             if method not in NOT_IDEMPOTENT or KEY in headers:
                 return
-            if isinstance(call.last_error, BaseException) and refusal_of(call.last_error) is not None:
+            if isinstance(call.last_error, BaseException) and answer_of(call.last_error).refusal is not None:
                 return  # the service has done nothing
             warned = True
             logger.warning(
