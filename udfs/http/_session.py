@@ -17,7 +17,6 @@ from .._errors.checks import Seconds, optional, positive_int, seconds, span, unk
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import presentable, safe_repr
 from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
-from ._limits import telling
 from ._tokens import RenewedToken, Request, Token, called, responses
 
 if TYPE_CHECKING:
@@ -197,10 +196,8 @@ class SessionFactory:
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
         options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
-        if token is not None:
+        if token is not None or TELL_LIMITS.get(None) is not None:
             options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
-        if TELL_LIMITS.get(None) is not None:
-            options["response_class"] = telling(options.get("response_class", aiohttp.ClientResponse))
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
