@@ -18,35 +18,24 @@ REUSED = "reused"  # the part of requests that a store had the results of, in at
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What has happened; which fields count depends on `kind`.
+    """What has happened; which fields count depends on `kind`."""
 
-    Attributes:
-        at: seconds since the epoch.
-        owner: who has written it.
-        turn: how often the service has refused the part before.
-        job: the service's id.
-        costs: of each budget: reserved by a planned part, spent by a settled one.
-        ok, failed, again: requests with a result, without one for good, and to be asked again.
-        unparsed: those of them whose answer `parse` could not read.
-        reruns: how often Spark has begun the task before that has written the event.
-    """
-
-    at: float
-    owner: str
+    at: float  # seconds since the epoch
+    owner: str  # who has written it
     kind: str
     attempt: int = 0
     part: str = ""
-    turn: int = 0
-    job: str = ""
+    turn: int = 0  # how often the service has refused the part before
+    job: str = ""  # the service's id
     text: str = ""
     requests: int = 0
     weight: float = 0.0
-    costs: Sequence[float] = ()
-    ok: int = 0
-    failed: int = 0
-    again: int = 0
-    unparsed: int = 0
-    reruns: int = 0
+    costs: Sequence[float] = ()  # of each budget: reserved by a planned part, spent by a settled one
+    ok: int = 0  # requests with a result
+    failed: int = 0  # without one for good
+    again: int = 0  # to be asked again
+    unparsed: int = 0  # those of them whose answer `parse` could not read
+    reruns: int = 0  # how often Spark has begun the task before that has written the event
 
     def to_json(self) -> str:
         """The event as a line of the journal, without what it has by default."""
@@ -135,12 +124,7 @@ class Part:
 
 
 class Progress:
-    """How far a submission is by its journal.
-
-    Attributes:
-        attempt: the last one that is planned as a whole; 0 before the first.
-        is_cancelled: whether nothing is sent any more.
-    """
+    """How far a submission is by its journal."""
 
     def __init__(self, events: Iterable[Event], *, can_find: bool) -> None:
         events = list(events)
@@ -151,6 +135,7 @@ class Progress:
                 part.take(event)
         self._can_find = can_find
         self.parts = [parts[id_] for id_ in sorted(parts)]
+        # The last one that is planned as a whole; 0 before the first.
         self.attempt = max((event.attempt for event in events if event.kind == "formed"), default=0)
         self.is_cancelled = any(event.kind == "cancelled" for event in events)
 

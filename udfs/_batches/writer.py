@@ -59,14 +59,7 @@ class Submitted:
 
 
 class Writer:
-    """Goes on with a submission, a round at a time.
-
-    Args:
-        reparses: whether answers that could not be read are read again first.
-
-    Attributes:
-        states: what the service has said last about each job at work.
-    """
+    """Goes on with a submission, a round at a time; first it `reparses` answers that could not be read."""
 
     # Nobody else writes events about parts meanwhile, so the journal is read once.
 
@@ -79,7 +72,7 @@ class Writer:
         self.progress = submitted.progress(self._events)
         if lost := self.progress.of("intent"):
             self._send_at = time.monotonic() + max(part.intended_at for part in lost) + QUIET - time.time()
-        self.states: dict[PartId, JobState] = {}
+        self.states: dict[PartId, JobState] = {}  # what the service has said last about each job at work
 
     @property
     def pause(self) -> float:

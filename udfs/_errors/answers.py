@@ -223,16 +223,12 @@ def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
 
 
 def _quota(said: Said) -> str | None:
+    """The first code or type that says so, of an exception or of the error that the body of its response describes."""
     for one, _, _, bodies in said:
-        for code in _codes(one, bodies):
-            if type(code) is str and code in USED_UP:
-                return code
+        codes = [_code(one), *_attributes(one, "type", "error_code", "reason"), *chain(*map(_codes_in, bodies))]
+        if (found := next((code for code in codes if type(code) is str and code in USED_UP), None)) is not None:
+            return found
     return None
-
-
-def _codes(outcome: Any, bodies: Sequence[Any]) -> list[Any]:
-    """The codes and types that an exception has, and those of the error that the body of its response describes."""
-    return [_code(outcome), *_attributes(outcome, "type", "error_code", "reason"), *chain(*map(_codes_in, bodies))]
 
 
 def _bodies(outcome: Any, response: Any) -> list[Any]:
@@ -411,19 +407,13 @@ def _date(text: Any) -> datetime | None:
 
 
 def _attributes(holder: Any, *names: str) -> list[Any]:
-    found = []
-    for name in names:
-        try:
-            found.append(getattr(holder, name, None))
-        except BaseException:  # a user's class may raise anything
-            found.append(None)
-    return found
+    return [_attribute(holder, name) for name in names]
 
 
 def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, None)
-    except BaseException:
+    except BaseException:  # a user's class may raise anything
         return None
 
 

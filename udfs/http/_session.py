@@ -238,9 +238,6 @@ def _requests(
     """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`, and more.
 
     It warns once of a request in a later attempt that may do its work a second time.
-
-    Args:
-        of: its base class.
     """
     # The headers of a session are sent to every host, and all but `Authorization` with each redirect. A redirect is
     # another object of this class, made from headers without these. `trace_configs` could do both, but then aiohttp
