@@ -245,14 +245,15 @@ def settled(
         for _ in range(count):
             key, answer = pickle.load(spool)
             answered.add(key)
-            yield key, _result(work, over, validate, requests[key][0], costs, answer)
+            is_result = isinstance(answer, Result)
+            yield key, answer if is_result else _result(work, over, validate, requests[key][0], costs, answer)
     for key, (_, unmade) in requests.items():
         if key not in answered:
             yield key, _unanswered(work, over, unmade)
 
 
 def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> int:
-    """Write the answers to a file, one for each request that has one; returns how many."""
+    """Write the answers to a file, or results in place of exceptions, one for each request; returns how many."""
     seen = set()
     for key, answer in work.service.fetch(over.job):
         if key in requests and key not in seen:  # the service may repeat some, and have some of others
@@ -263,19 +264,12 @@ def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Cos
                 was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
                 spent = costs.of(requests[key][0], answer) if was_asked else [0.0] * len(work.budgets)
                 may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
-                answer = _Error(dead_letter(work, answer, over.attempt), may_be_mended, spent)
+                kind = "again" if may_be_mended and not over.is_last else "failed"
+                answer = Result(kind, None, dead_letter(work, answer, over.attempt), False, spent, None)
             pickle.dump((key, answer), spool)
     if over.answers is not None and len(seen) < min(over.answers, len(requests)):
         raise NotAnsweredError(f"the service has {over.answers:,} answers in job {over.job} and gave {len(seen):,}")
     return len(seen)
-
-
-class _Error(NamedTuple):
-    """An exception in the place of an answer."""
-
-    record: Record
-    may_be_mended: bool
-    costs: Sequence[float]
 
 
 def _result(
@@ -286,9 +280,6 @@ def _result(
     costs: _Costs,
     answer: Any,
 ) -> Result:
-    if isinstance(answer, _Error):
-        kind = "again" if answer.may_be_mended and not over.is_last else "failed"
-        return Result(kind, None, answer.record, False, answer.costs, None)
     spent, text = costs.of(arguments, answer), _as_json(answer)
     try:
         value = validate(work.parse(answer))
