@@ -57,7 +57,10 @@ class Part:
 
     def __init__(self, planned: Event) -> None:
         self.attempt, self.name, self.turn = planned.attempt, planned.part, 0
+        self.id = planned.attempt, planned.part
+        self.has_job = planned.part not in (UNMADE, REUSED)  # whether the service is asked for it at all
         self.requests, self.weight = planned.requests, planned.weight
+        self.planned_costs = planned.costs  # what is reserved for it, of each budget
         self._planned = planned
         self.intended_at = 0.0
         self._intents: Counter[int] = Counter()
@@ -102,20 +105,6 @@ class Part:
     def outcome(self) -> Event:
         """Its counts and costs, once it is settled; before that what is planned."""
         return self._planned if self._settled is None else self._settled
-
-    @property
-    def planned_costs(self) -> Sequence[float]:
-        """What is reserved for it, of each budget."""
-        return self._planned.costs
-
-    @property
-    def has_job(self) -> bool:
-        """Whether the service is asked for it at all."""
-        return self.name not in (UNMADE, REUSED)
-
-    @property
-    def id(self) -> tuple[int, str]:
-        return self.attempt, self.name
 
     @property
     def unknown_jobs(self) -> int:
