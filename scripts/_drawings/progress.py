@@ -17,7 +17,7 @@ from rich.text import Text
 
 from asyncudf import AsyncStream, RetryStrategy, async_pandas_udf, http, monitor
 from asyncudf._observe.reports import displays
-from asyncudf._observe.reports.progress import Progress, Snapshot
+from asyncudf._observe.reports.progress import Progress, Snapshot, line, tasks
 
 from .svg import svg
 
@@ -49,7 +49,7 @@ class Recorder(displays.TerminalDisplay):
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
         if functions:
-            self.frames.append(Frame(snapshot.seconds, self._picture(functions, snapshot)))
+            self.frames.append(Frame(snapshot.seconds, Text("\n".join([*map(line, functions), tasks(snapshot)]))))
 
 
 def recorded() -> list[Frame]:
@@ -77,7 +77,7 @@ def recorded() -> list[Frame]:
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     recorder = Recorder()
-    displays._display_for = lambda stream: recorder  # what `progress=True` asks for
+    displays.progress_display = lambda stream=None: recorder  # what `progress=True` asks for
     with spark:
         run(spark, 100)  # Spark's first job takes seconds to start
         with monitor(spark, progress=True):

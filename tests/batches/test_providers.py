@@ -13,7 +13,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from asyncudf import OptionError, http
-from asyncudf._errors.answers import refusal_of
+from asyncudf._errors.answers import answer_of
 from asyncudf.batches import (
     AnthropicBatches,
     BatchRequest,
@@ -110,7 +110,7 @@ def test_a_refusal_says_when_to_come_back(provider: tuple[Provider, BatchService
     server.refuses = [json_error(429, "rate_limit_error", "too many", **{"Retry-After": "7"})]
     with pytest.raises(Exception, match="429") as caught:
         service.submit(REQUESTS, "key")
-    refusal = refusal_of(caught.value)
+    refusal = answer_of(caught.value).refusal
     assert refusal is not None
     assert refusal.wait == 7.0
     assert not server.jobs

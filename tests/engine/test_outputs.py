@@ -158,7 +158,7 @@ def test_an_error_behind_the_timer_of_an_idle_input_ends_the_chain() -> None:
             raise ZeroDivisionError(status)
 
     loop, errors = VirtualClockLoop(), list[BaseException]()
-    generator = WatermarkGenerator.of(WatermarkStrategy.for_monotonous_timestamps("n"))
+    generator = WatermarkGenerator(WatermarkStrategy.for_monotonous_timestamps("n"))
     operator = WatermarkOperator(
         Fails(), generator, lambda record: record.value, lambda record: None, lambda record: record, 5.0, loop,
         errors.append,

@@ -18,7 +18,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from asyncudf import DEAD_LETTERS, OutputTag
-from asyncudf._errors.answers import retry_after, status_of
+from asyncudf._errors.answers import answer_of
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import is_retryable
 from asyncudf.testing import run_rows
@@ -117,7 +117,7 @@ STATUSES = {
 @pytest.mark.parametrize("case", STATUSES)
 def test_the_status_is_found_where_clients_put_it(case: str) -> None:
     error, status = STATUSES[case]
-    found = status_of(error)
+    found = answer_of(error).status
     assert found == status
     assert type(found) is type(status), "a plain int, which Arrow takes"
 
@@ -170,12 +170,12 @@ class Headers(Mapping[str, str]):
 @pytest.mark.parametrize("name", ["Retry-After", "retry-after", "RETRY-AFTER"])
 def test_retry_after_is_read_from_every_clients_headers(name: str) -> None:
     asked = {name: "7"}
-    assert retry_after(from_urllib(asked)) == 7
-    assert retry_after(from_aiohttp(CIMultiDictProxy(CIMultiDict(asked)))) == 7
-    assert retry_after(from_aiohttp(asked)) == 7
-    assert retry_after(from_botocore(asked)) == 7
-    assert retry_after(having(response=SimpleNamespace(headers=Headers(name, "7")))) == 7
-    assert retry_after(SimpleNamespace(status=429, headers=asked)) == 7, "a response that was returned"
+    assert answer_of(from_urllib(asked)).wait == 7
+    assert answer_of(from_aiohttp(CIMultiDictProxy(CIMultiDict(asked)))).wait == 7
+    assert answer_of(from_aiohttp(asked)).wait == 7
+    assert answer_of(from_botocore(asked)).wait == 7
+    assert answer_of(having(response=SimpleNamespace(headers=Headers(name, "7")))).wait == 7
+    assert answer_of(SimpleNamespace(status=429, headers=asked)).wait == 7, "a response that was returned"
 
 
 LATER = {
@@ -192,13 +192,13 @@ def test_a_date_counts_from_the_servers_own_clock(case: str) -> None:
     """HTTP has three ways to write one. By a worker whose clock is 5 s behind it would be waited 5 s more."""
     written, seconds = LATER[case]
     asked = {"Retry-After": written, "Date": "Sun, 22 Nov 2026 10:00:00 GMT"}
-    assert retry_after(having(headers=asked)) == seconds
-    assert retry_after(having(response=SimpleNamespace(headers=asked))) == seconds
+    assert answer_of(having(headers=asked)).wait == seconds
+    assert answer_of(having(response=SimpleNamespace(headers=asked))).wait == seconds
 
 
 def test_without_a_date_of_the_server_it_counts_from_ours() -> None:
     for sent in ({}, {"Date": "some day"}):
-        wait = retry_after(having(headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT", **sent}))
+        wait = answer_of(having(headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT", **sent})).wait
         assert wait is not None
         assert 2.4e11 < wait < 2.6e11
 
@@ -206,22 +206,22 @@ def test_without_a_date_of_the_server_it_counts_from_ours() -> None:
 def test_the_reset_of_a_limit_counts_for_a_refusal_alone() -> None:
     """Services send it with each answer."""
     limits = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "7"}
-    assert retry_after(having(status=429, headers=limits)) == 7
-    assert retry_after(having(status=500, headers=limits)) is None
+    assert answer_of(having(status=429, headers=limits)).wait == 7
+    assert answer_of(having(status=500, headers=limits)).wait is None
 
 
 def test_the_wait_is_found_behind_an_exception_that_wraps_it() -> None:
     """As its status is: both are of the same answer."""
     error = caused_by(caused_by(having(status=429, headers={"Retry-After": "7"})))
-    assert (status_of(error), retry_after(error)) == (429, 7.0)
-    assert retry_after(ExceptionGroup("calls", [ValueError(), error])) == 7.0
-    assert retry_after(own_cause()) is None
+    assert (answer_of(error).status, answer_of(error).wait) == (429, 7.0)
+    assert answer_of(ExceptionGroup("calls", [ValueError(), error])).wait == 7.0
+    assert answer_of(own_cause()).wait is None
 
 
 def test_a_wait_that_cannot_be_read_hides_none_that_can() -> None:
-    assert retry_after(having(retry_after="soon", headers={"Retry-After": "7"})) == 7.0
-    assert retry_after(having(retry_after=True, headers={"Retry-After": "7"})) == 7.0
-    assert retry_after(having(retry_after=timedelta(minutes=1), headers={"Retry-After": "7"})) == 60.0
+    assert answer_of(having(retry_after="soon", headers={"Retry-After": "7"})).wait == 7.0
+    assert answer_of(having(retry_after=True, headers={"Retry-After": "7"})).wait == 7.0
+    assert answer_of(having(retry_after=timedelta(minutes=1), headers={"Retry-After": "7"})).wait == 60.0
 
 
 UNREADABLE = {
@@ -238,7 +238,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_what_cannot_be_read_asks_for_nothing(case: str) -> None:
-    assert retry_after(UNREADABLE[case]) is None
+    assert answer_of(UNREADABLE[case]).wait is None
 
 
 class OddInt(int):
@@ -274,4 +274,4 @@ def test_an_exception_with_odd_attributes_is_captured(error: Exception, status: 
 def test_the_status_of_the_true_cause_is_found_behind_an_odd_attribute() -> None:
     with pytest.raises(NoCauseError) as failed:
         raise NoCauseError from OddStatusError()
-    assert status_of(failed.value) == 404
+    assert answer_of(failed.value).status == 404

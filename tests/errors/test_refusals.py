@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._errors.answers import Refusal, refusal_of
+from asyncudf._errors.answers import Refusal, answer_of
 
 
 class AnsweredError(Exception):
@@ -19,7 +19,7 @@ class AnsweredError(Exception):
 
 
 def wait_of(status: int | None, **headers: Any) -> float | None:
-    refusal = refusal_of(AnsweredError(status, **headers))
+    refusal = answer_of(AnsweredError(status, **headers)).refusal
     return None if refusal is None else refusal.seconds
 
 
@@ -82,7 +82,7 @@ def test_of_a_header_that_comes_twice_the_longest_wait_counts(headers: list[tupl
     """As behind a gateway that has limits of its own; most clients make one text of the two. The wait was a second."""
     error = AnsweredError(429)
     error.headers = SimpleNamespace(items=lambda: headers)  # type: ignore[assignment]
-    refusal = refusal_of(error)
+    refusal = answer_of(error).refusal
     assert refusal is not None
     assert refusal.wait == seconds
 
@@ -91,7 +91,7 @@ def test_the_headers_may_be_those_of_the_answers_meta_data() -> None:
     """As in the exceptions of Elasticsearch."""
     error = AnsweredError(429)
     error.meta = SimpleNamespace(headers={"retry-after": "17"})  # type: ignore[attr-defined]
-    assert refusal_of(error) == Refusal(17.0, may_retry=True)
+    assert answer_of(error).refusal == Refusal(17.0, may_retry=True)
 
 
 @pytest.mark.parametrize("scale", [1, 1000], ids=["seconds", "milliseconds"])
@@ -111,13 +111,13 @@ def test_a_wait_that_never_ends_is_a_long_one(value: Any) -> None:
 
 
 def test_a_service_may_forbid_another_call() -> None:
-    assert refusal_of(AnsweredError(429, **{"x-should-retry": "false"})) == Refusal(None, may_retry=False)
-    assert refusal_of(AnsweredError(429, **{"x-should-retry": "true"})) == Refusal(None, may_retry=True)
+    assert answer_of(AnsweredError(429, **{"x-should-retry": "false"})).refusal == Refusal(None, may_retry=False)
+    assert answer_of(AnsweredError(429, **{"x-should-retry": "true"})).refusal == Refusal(None, may_retry=True)
 
 
 def test_an_exception_without_a_status_may_say_it() -> None:
     error = AnsweredError(None)
     error.retry_after = 3  # type: ignore[attr-defined]
-    assert refusal_of(error) == Refusal(3.0, may_retry=True)
-    assert refusal_of(AnsweredError(None, Retry_After="3")) == Refusal(3.0, may_retry=True)
-    assert refusal_of(ValueError("of the row")) is None
+    assert answer_of(error).refusal == Refusal(3.0, may_retry=True)
+    assert answer_of(AnsweredError(None, Retry_After="3")).refusal == Refusal(3.0, may_retry=True)
+    assert answer_of(ValueError("of the row")).refusal is None

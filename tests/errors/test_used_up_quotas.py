@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asyncudf._errors.answers import used_up_quota
+from asyncudf._errors.answers import answer_of
 from asyncudf.http import PermanentError, ThrottledError, is_retryable
 
 
@@ -73,7 +73,7 @@ USED_UP = {
 @pytest.mark.parametrize("case", USED_UP)
 def test_a_quota_that_is_used_up_is_not_worth_another_call(case: str) -> None:
     error = USED_UP[case]
-    assert used_up_quota(error) is not None
+    assert answer_of(error).quota is not None
     assert not is_retryable(error)
 
 
@@ -104,9 +104,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_others_are_what_they_were(case: str) -> None:
-    assert used_up_quota(OTHERS[case]) is None
+    assert answer_of(OTHERS[case]).quota is None
 
 
 def test_an_error_of_python_is_not_looked_at() -> None:
-    assert used_up_quota(ValueError("insufficient_quota")) is None
-    assert used_up_quota(ThrottledError(429)) is None
+    assert answer_of(ValueError("insufficient_quota")).quota is None
+    assert answer_of(ThrottledError(429)).quota is None

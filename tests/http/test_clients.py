@@ -15,7 +15,7 @@ import requests
 import urllib3
 from aiohttp import web
 
-from asyncudf._errors.answers import Refusal, refusal_of, status_of
+from asyncudf._errors.answers import Refusal, answer_of
 from asyncudf.http import is_retryable
 from tests.kit.http_services import serving
 
@@ -104,7 +104,7 @@ def test_each_client_tells_the_same(service: str, client: Callable[[str], None],
     wrapped = ValueError("of the user's own")
     wrapped.__cause__ = error
     for one in (error, wrapped):
-        assert (status_of(one), refusal_of(one)) == (status, refusal)
+        assert (answer_of(one).status, answer_of(one).refusal) == (status, refusal)
 
 
 def by_urllib3(url: str) -> None:
@@ -120,9 +120,9 @@ def by_requests_with_retries(url: str) -> None:
 
 @pytest.mark.parametrize("client", [by_urllib3, by_requests_with_retries])
 def test_one_that_has_repeated_it_in_vain_says_only_why(service: str, client: Callable[[str], None]) -> None:
-    assert refusal_of(raised_by(client, f"{service}/0")) == Refusal(None, may_retry=True)
+    assert answer_of(raised_by(client, f"{service}/0")).refusal == Refusal(None, may_retry=True)
     missing = raised_by(client, f"{service}/{len(ANSWERS) - 1}")
-    assert (status_of(missing), is_retryable(missing)) == (404, False)
+    assert (answer_of(missing).status, is_retryable(missing)) == (404, False)
 
 
 class ClientError(Exception):
@@ -139,10 +139,10 @@ class ClientError(Exception):
 )
 def test_a_code_of_botocore_is_a_refusal_whatever_its_status(code: str, status: int) -> None:
     error = ClientError(code, status)
-    assert (refusal_of(error), is_retryable(error)) == (Refusal(None, may_retry=True), True)
+    assert (answer_of(error).refusal, is_retryable(error)) == (Refusal(None, may_retry=True), True)
 
 
 @pytest.mark.parametrize("code", ["ValidationException", "LimitExceededException", None, ["SlowDown"], {}])
 def test_another_code_is_none(code: Any) -> None:
-    assert refusal_of(ClientError(code)) is None
-    assert refusal_of(SimpleNamespace(response={"Error": code})) is None
+    assert answer_of(ClientError(code)).refusal is None
+    assert answer_of(SimpleNamespace(response={"Error": code})).refusal is None

@@ -56,7 +56,7 @@ class Disk:
 
 
 class MemoryFolder:
-    """A `Folder`; `step` is called before and after each thing that is done, and may raise `DriverKilled`."""
+    """A `StateFolder`; `step` is called before and after each thing that is done, and may raise `DriverKilled`."""
 
     path = "/state"
     slots = 3

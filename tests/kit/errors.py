@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from asyncudf import AsyncUDFError, FatalError
-from asyncudf._errors.answers import refusal_of, retry_after, status_of
+from asyncudf._errors.answers import answer_of
 from asyncudf._errors.call_outcome import outcome_of
 from asyncudf._spark.worker import ErrorReporting
 
@@ -61,9 +61,9 @@ class Facts(NamedTuple):
 
 def facts_of(error: BaseException) -> Facts:
     """What limits, retries and figures go by; an error of a call, whichever client raised it."""
-    refusal = refusal_of(error)
+    refusal = answer_of(error).refusal
     pause = None if refusal is None else refusal.seconds
-    return Facts(status_of(error), retry_after(error), outcome_of(error).value, pause)
+    return Facts(answer_of(error).status, answer_of(error).wait, outcome_of(error).value, pause)
 
 
 def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:

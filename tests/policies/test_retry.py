@@ -11,7 +11,7 @@ import pytest
 import tenacity
 
 from asyncudf import OptionError, RetryStrategy
-from asyncudf._errors.answers import retry_after
+from asyncudf._errors.answers import answer_of
 from asyncudf._functions.retry import EndedAttempt
 
 FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_backoff
@@ -72,7 +72,7 @@ HEADERS = {
 
 
 def delay(strategy: RetryStrategy, error: Exception) -> float | None:
-    return strategy.next_delay(EndedAttempt(1, 0.0, 0.0, error, None, retry_after(error)), 0.5)
+    return strategy.next_delay(EndedAttempt(1, 0.0, 0.0, error, None, answer_of(error).wait), 0.5)
 
 
 @pytest.mark.parametrize("kind", STRATEGIES)

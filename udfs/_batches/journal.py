@@ -18,35 +18,24 @@ REUSED = "reused"  # the part of requests that a store had the results of, in at
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What has happened; which fields count depends on `kind`.
+    """What has happened; which fields count depends on `kind`."""
 
-    Attributes:
-        at: seconds since the epoch.
-        owner: who has written it.
-        turn: how often the service has refused the part before.
-        job: the service's id.
-        costs: of each budget: reserved by a planned part, spent by a settled one.
-        ok, failed, again: requests with a result, without one for good, and to be asked again.
-        unparsed: those of them whose answer `parse` could not read.
-        reruns: how often Spark has begun the task before that has written the event.
-    """
-
-    at: float
-    owner: str
+    at: float  # seconds since the epoch
+    owner: str  # who has written it
     kind: str
     attempt: int = 0
     part: str = ""
-    turn: int = 0
-    job: str = ""
+    turn: int = 0  # how often the service has refused the part before
+    job: str = ""  # the service's id
     text: str = ""
     requests: int = 0
     weight: float = 0.0
-    costs: Sequence[float] = ()
-    ok: int = 0
-    failed: int = 0
-    again: int = 0
-    unparsed: int = 0
-    reruns: int = 0
+    costs: Sequence[float] = ()  # of each budget: reserved by a planned part, spent by a settled one
+    ok: int = 0  # requests with a result
+    failed: int = 0  # without one for good
+    again: int = 0  # to be asked again
+    unparsed: int = 0  # those of them whose answer `parse` could not read
+    reruns: int = 0  # how often Spark has begun the task before that has written the event
 
     def to_json(self) -> str:
         """The event as a line of the journal, without what it has by default."""
@@ -68,7 +57,10 @@ class Part:
 
     def __init__(self, planned: Event) -> None:
         self.attempt, self.name, self.turn = planned.attempt, planned.part, 0
+        self.id = planned.attempt, planned.part
+        self.has_job = planned.part not in (UNMADE, REUSED)  # whether the service is asked for it at all
         self.requests, self.weight = planned.requests, planned.weight
+        self.planned_costs = planned.costs  # what is reserved for it, of each budget
         self._planned = planned
         self.intended_at = 0.0
         self._intents: Counter[int] = Counter()
@@ -115,32 +107,13 @@ class Part:
         return self._planned if self._settled is None else self._settled
 
     @property
-    def planned_costs(self) -> Sequence[float]:
-        """What is reserved for it, of each budget."""
-        return self._planned.costs
-
-    @property
-    def has_job(self) -> bool:
-        """Whether the service is asked for it at all."""
-        return self.name not in (UNMADE, REUSED)
-
-    @property
-    def id(self) -> tuple[int, str]:
-        return self.attempt, self.name
-
-    @property
     def unknown_jobs(self) -> int:
         """How many jobs of it may be at the service beside the one that is known."""
         return self._reruns + sum(count - 1 for count in self._intents.values())
 
 
 class Progress:
-    """How far a submission is by its journal.
-
-    Attributes:
-        attempt: the last one that is planned as a whole; 0 before the first.
-        is_cancelled: whether nothing is sent any more.
-    """
+    """How far a submission is by its journal."""
 
     def __init__(self, events: Iterable[Event], *, can_find: bool) -> None:
         events = list(events)
@@ -151,6 +124,7 @@ class Progress:
                 part.take(event)
         self._can_find = can_find
         self.parts = [parts[id_] for id_ in sorted(parts)]
+        # The last one that is planned as a whole; 0 before the first.
         self.attempt = max((event.attempt for event in events if event.kind == "formed"), default=0)
         self.is_cancelled = any(event.kind == "cancelled" for event in events)
 

@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from .._errors.exceptions import AsyncUDFError
 from .journal import Event
+from .state import StateFolder
 
 logger = logging.getLogger("asyncudf")
 
@@ -25,15 +26,6 @@ LEASE = 600.0  # seconds after which a process that has written nothing counts a
 TRIES = 5  # of two processes that begin at the same moment
 
 _PROCESS = uuid.uuid4().hex
-
-
-class Journal(Protocol):
-    """Where owners write that they are there."""
-
-    @property
-    def path(self) -> str: ...
-    def events(self) -> list[Event]: ...
-    def add(self, events: Sequence[Event]) -> None: ...
 
 
 class Owner:
@@ -45,7 +37,7 @@ class Owner:
     `LEASE` seconds after its last sign of life.
     """
 
-    def __init__(self, journal: Journal, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, journal: StateFolder, clock: Callable[[], float] = time.time) -> None:
         self._journal, self._clock = journal, clock
         self.id = uuid.uuid4().hex
         self.events: list[Event] = []

@@ -57,21 +57,13 @@ STATES: Any = parsed_offline("number bigint, state string, answers bigint, error
 
 @dataclasses.dataclass(frozen=True)
 class StateFolder:
-    """Reads and writes a state.
-
-    Args:
-        path: of the folder.
-        schema: of the rows.
-        positions: of the columns that are arguments.
-        value: the type of a result.
-        budgets: how many there are.
-    """
+    """Reads and writes a state."""
 
     session: SparkSession
     path: str
-    schema: spark.StructType = dataclasses.field(default_factory=spark.StructType)
-    positions: Sequence[int] = ()
-    value: Any = None
+    schema: spark.StructType = dataclasses.field(default_factory=spark.StructType)  # of the rows
+    positions: Sequence[int] = ()  # of the columns that are arguments
+    value: Any = None  # the type of a result
     budgets: int = 0
 
     @property

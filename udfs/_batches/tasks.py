@@ -26,7 +26,7 @@ from .._spark.worker import ErrorReporting
 from .._stores.base import ResultStore
 from .journal import REUSED
 from .service import BatchRequest, JobState, JobStatus
-from .work import OverJob, Requests, Result, Work, last_error, parsed, sent, settled
+from .work import OverJob, Requests, Result, Work, sent, settled
 
 logger = logging.getLogger("asyncudf")
 
@@ -124,15 +124,9 @@ class LookupTask(Task):
             stored = [bytes.fromhex(key) for key in keys]
             found = codec.decode_many(stored, asyncio.run(_looked_up(self.store, stored)))
             nothing = [0.0] * len(self.work.budgets)
-            yield from self.results(
-                0,
-                REUSED,
-                [
-                    (key, Result("ok", value[0], None, False, nothing, None))
-                    for key, value in zip(keys, found, strict=True)
-                    if type(value) is list
-                ],
-            )
+            there = [(key, value[0]) for key, value in zip(keys, found, strict=True) if type(value) is list]
+            results = ((key, Result("ok", value, None, False, nothing, None)) for key, value in there)
+            yield from self.results(0, REUSED, results)
 
 
 async def _looked_up(store: Any, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -145,9 +139,7 @@ async def _looked_up(store: Any, keys: Sequence[bytes]) -> list[bytes | None]:
 
 async def _stored(store: Any, items: Mapping[bytes, bytes]) -> None:
     async with copy.copy(store) as opened:
-        rest = iter(items.items())
-        while some := dict(islice(rest, KEYS_AT_ONCE)):
-            await opened.put_many(some, store.ttl)
+        await opened.put_many(items, store.ttl)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +152,7 @@ class FormTask(Task):
         requests = Requests(self.work, self.attempt, _attempt_of_task()[0])
         for batch in batches:
             arguments, errors = self.arguments(batch.column("arguments")), batch.column("error").to_pylist()
-            made = (requests.row(row, last_error(error)) for row, error in zip(arguments, errors, strict=True))
+            made = (requests.row(row, error) for row, error in zip(arguments, errors, strict=True))
             start = 0
             while rows := list(_some(made, lambda row: len(row.body or ""))):
                 parts, bodies, weights, costs, failed = zip(*rows, strict=True)
@@ -187,7 +179,11 @@ class SendTask(Task):
 
     def run(self, batches: Batches) -> Batches:
         reruns = _attempt_of_task()[1]
-        for part, rows in _by_part(batches, "key", "body"):
+        parts: dict[str, list[tuple[str, str]]] = {}  # the rows of one part are all in one task
+        for batch in batches:
+            for row in batch.select(["part", "key", "body"]).to_pylist():
+                parts.setdefault(row["part"], []).append((row["key"], row["body"]))
+        for part, rows in parts.items():
             turn, may_be_there = self.turns[part]
             event = sent(self.work, self.attempt, part, turn, _Requests(rows), may_be_there=may_be_there, reruns=reruns)
             line = dataclasses.replace(event, owner=self.owner).to_json()
@@ -208,16 +204,6 @@ class _Requests(Sequence[BatchRequest]):
             return _Requests(self._rows[place])
         key, body = self._rows[place]
         return BatchRequest(key, json.loads(body))
-
-
-def _by_part(batches: Batches, *columns: str) -> Iterator[tuple[str, list[Any]]]:
-    """The rows of each part; those of one part are all in one task."""
-    parts: dict[str, list[Any]] = {}
-    for batch in batches:
-        rows = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
-        for part, row in zip(batch.column("part").to_pylist(), rows, strict=True):
-            parts.setdefault(part, []).append(row)
-    yield from parts.items()
 
 
 class Ask(enum.Enum):
@@ -319,7 +305,7 @@ class ReparseTask(Task):
         for batch in batches:
             for row in batch.select(["attempt", "part", "key", "costs", "answer"]).to_pylist():
                 try:
-                    value = parsed(self.work, validate, json.loads(row["answer"]))
+                    value = validate(self.work.parse(json.loads(row["answer"])))
                 except Exception:  # as before
                     continue
                 result = Result("ok", value, None, False, row["costs"], row["answer"])

@@ -15,7 +15,7 @@ from asyncudf.queues import StreamRecord
 
 from .._chain.function_plan import FunctionPlan
 from .._engine.calls.invokers import copied, of_row, settlement_call
-from .._errors.answers import status_of
+from .._errors.answers import answer_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import given_number
 from .._errors.exceptions import ResultError
@@ -92,30 +92,36 @@ class Requests:
         context = RuntimeContext(spec.name, time.monotonic, partition=partition, keys=work.plan.result_keys)
         given = {} if spec.context_parameter is None else {spec.context_parameter: context}
         self._request = bound(spec.function, parameters_of(spec.function), spec.parameters, given)
-        self._part = _Part(work)
+        most = (work.service.max_requests, work.service.max_bytes or math.inf, work.service.max_queued or math.inf)
+        self._most = [*most, *(budget.amount / SHARE_OF_BUDGET for budget in work.budgets)]
+        self._filled: list[float] = [0] * len(self._most)  # of the part with this number
         self._number = 0
         self._reservations = work.reservations()
 
-    def row(self, arguments: Sequence[Any], last_error: Exception | None) -> PartRow:
-        """The request for a row's arguments, or why there is none; AsyncUDFError for an error that is no row's."""
+    def row(self, arguments: Sequence[Any], before: Record | None) -> PartRow:
+        """The request for a row's arguments, or why there is none; AsyncUDFError for an error that is no row's.
+
+        `before`: the error of the attempt before.
+        """
         work = self._work
         try:
-            body, size, weight = self._made(arguments, last_error)
+            body, size, weight = self._made(arguments, before)
             costs = [reserved(*arguments) for reserved in self._reservations]
         except BaseException as error:
             if is_fatal(error):
                 raise task_error(error, f"{work.name} cannot make requests", redacted=work.redacted) from error
             failed = dead_letter(work, error, self._attempt - 1)
             return PartRow(UNMADE, None, 0.0, [0.0] * len(work.budgets), failed)
-        if not self._part.take(size, weight, costs):
-            self._part, self._number = _Part(work), self._number + 1
-            self._part.take(size, weight, costs)
+        filled = [have + more for have, more in zip(self._filled, (1, size, weight, *costs), strict=True)]
+        if self._filled[0] and any(have > most for have, most in zip(filled, self._most, strict=True)):
+            filled, self._number = [1, size, weight, *costs], self._number + 1
+        self._filled = filled
         return PartRow(f"{self._partition:05d}-{self._number:05d}", body, weight, costs, None)
 
-    def _made(self, arguments: Sequence[Any], last_error: Exception | None) -> tuple[str, int, float]:
+    def _made(self, arguments: Sequence[Any], before: Record | None) -> tuple[str, int, float]:
         work, name = self._work, self._work.name
         state = CallState(StreamRecord(tuple(arguments)), self._attempt)
-        state.last_error = last_error
+        state.last_error = None if before is None else ResultError(before["message"])
         token = CURRENT_CALL.set(state)
         try:
             request = check_awaited(name, self._request(*copied(arguments)))
@@ -134,26 +140,6 @@ class Requests:
             if most is not None and value > most:
                 raise ResultError(f"the request has {value:,} {what}, and the service takes at most {most:,} in a job")
         return body, size, weight
-
-
-class _Part:
-    def __init__(self, work: Work) -> None:
-        service = work.service
-        self._most = [
-            service.max_requests,
-            service.max_bytes or math.inf,
-            service.max_queued or math.inf,
-            *(budget.amount / SHARE_OF_BUDGET for budget in work.budgets),
-        ]
-        self._filled = [0.0] * len(self._most)
-
-    def take(self, size: int, weight: float, costs: Sequence[float]) -> bool:
-        """Whether a request still fits in, or is the first."""
-        filled = [have + more for have, more in zip(self._filled, (1, size, weight, *costs), strict=True)]
-        if self._filled[0] and any(have > most for have, most in zip(filled, self._most, strict=True)):
-            return False
-        self._filled = filled
-        return True
 
 
 # Sending.
@@ -259,14 +245,15 @@ def settled(
         for _ in range(count):
             key, answer = pickle.load(spool)
             answered.add(key)
-            yield key, _result(work, over, validate, requests[key][0], costs, answer)
+            is_result = isinstance(answer, Result)
+            yield key, answer if is_result else _result(work, over, validate, requests[key][0], costs, answer)
     for key, (_, unmade) in requests.items():
         if key not in answered:
             yield key, _unanswered(work, over, unmade)
 
 
 def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> int:
-    """Write the answers to a file, one for each request that has one; returns how many."""
+    """Write the answers to a file, or results in place of exceptions, one for each request; returns how many."""
     seen = set()
     for key, answer in work.service.fetch(over.job):
         if key in requests and key not in seen:  # the service may repeat some, and have some of others
@@ -277,19 +264,12 @@ def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Cos
                 was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
                 spent = costs.of(requests[key][0], answer) if was_asked else [0.0] * len(work.budgets)
                 may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
-                answer = _Error(dead_letter(work, answer, over.attempt), may_be_mended, spent)
+                kind = "again" if may_be_mended and not over.is_last else "failed"
+                answer = Result(kind, None, dead_letter(work, answer, over.attempt), False, spent, None)
             pickle.dump((key, answer), spool)
     if over.answers is not None and len(seen) < min(over.answers, len(requests)):
         raise NotAnsweredError(f"the service has {over.answers:,} answers in job {over.job} and gave {len(seen):,}")
     return len(seen)
-
-
-class _Error(NamedTuple):
-    """An exception in the place of an answer."""
-
-    record: Record
-    may_be_mended: bool
-    costs: Sequence[float]
 
 
 def _result(
@@ -300,23 +280,15 @@ def _result(
     costs: _Costs,
     answer: Any,
 ) -> Result:
-    if isinstance(answer, _Error):
-        kind = "again" if answer.may_be_mended and not over.is_last else "failed"
-        return Result(kind, None, answer.record, False, answer.costs, None)
     spent, text = costs.of(arguments, answer), _as_json(answer)
     try:
-        value = parsed(work, validate, answer)
+        value = validate(work.parse(answer))
     except BaseException as error:
         if is_fatal(error):
             raise task_error(error, f"parse of {work.name} has failed", redacted=work.redacted) from error
         kind = "failed" if over.is_last else "again"
         return Result(kind, None, dead_letter(work, error, over.attempt), True, spent, text)
     return Result("ok", value, None, False, spent, text)
-
-
-def parsed(work: Work, validate: Callable[[Any], Any], answer: Any) -> Any:
-    """The result that an answer means, as Arrow takes it. Raises what `parse` raises, or a ResultError."""
-    return validate(work.parse(answer))
 
 
 class _Costs:
@@ -356,13 +328,8 @@ def _unanswered(work: Work, over: OverJob, unmade: Record | None) -> Result:
 
 def dead_letter(work: Work, error: BaseException, attempts: int) -> Record:
     """The error as a dead letter has it."""
-    record = error_record(error, status_of(error), attempts, 0.0, redacted=work.redacted)
+    record = error_record(error, answer_of(error).status, attempts, 0.0, redacted=work.redacted)
     return {**record, "elapsed": None, "function": work.name, "partition": None}
-
-
-def last_error(record: Record | None) -> Exception | None:
-    """The exception that `context.last_error` shows, of the record of the attempt before."""
-    return None if record is None else ResultError(record["message"])
 
 
 def _as_json(answer: Any) -> str | None:

@@ -6,15 +6,15 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.figures import amount_, count, things
 from .._stores.base import ResultStore
 from .journal import REUSED, Event, Part, Progress
-from .owner import Journal, Owner
+from .owner import Owner
 from .service import JobState
-from .state import PARTS_AT_ONCE
+from .state import PARTS_AT_ONCE, StateFolder
 from .tasks import (
     BROKEN,
     SILENT,
@@ -38,28 +38,11 @@ LONGEST_SILENCE = 60.0  # seconds, after a service did not answer
 PartId = tuple[int, str]
 
 
-class Folder(Journal, Protocol):
-    """The state, as far as going on with a submission needs it; `StateFolder` says what each method does."""
-
-    @property
-    def slots(self) -> int: ...
-    @property
-    def sends_one_by_one(self) -> bool: ...
-    def look_up(self, task: LookupTask) -> list[Event]: ...
-    def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]: ...
-    def send(self, parts: Sequence[str], task: SendTask) -> list[Event]: ...
-    def poll(self, task: PollTask) -> list[Any]: ...
-    def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]: ...
-    def recount(self) -> list[Event]: ...
-    def reparse(self, task: ReparseTask) -> bool: ...
-    def example_of_unread(self) -> str: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Submitted:
     """What was submitted, as all who read or write the state know it: about so many distinct requests."""
 
-    folder: Folder
+    folder: StateFolder
     work: Work
     declared: tuple[Any, ...]
     requests: int
@@ -76,14 +59,7 @@ class Submitted:
 
 
 class Writer:
-    """Goes on with a submission, a round at a time.
-
-    Args:
-        reparses: whether answers that could not be read are read again first.
-
-    Attributes:
-        states: what the service has said last about each job at work.
-    """
+    """Goes on with a submission, a round at a time; first it `reparses` answers that could not be read."""
 
     # Nobody else writes events about parts meanwhile, so the journal is read once.
 
@@ -96,7 +72,7 @@ class Writer:
         self.progress = submitted.progress(self._events)
         if lost := self.progress.of("intent"):
             self._send_at = time.monotonic() + max(part.intended_at for part in lost) + QUIET - time.time()
-        self.states: dict[PartId, JobState] = {}
+        self.states: dict[PartId, JobState] = {}  # what the service has said last about each job at work
 
     @property
     def pause(self) -> float:

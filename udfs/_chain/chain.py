@@ -57,7 +57,7 @@ class SourceReader:
         self._generator: WatermarkGenerator | None = None
         self._mark: int | None = None
         if isinstance(assign := plan.start.factory, AssignFactory):
-            self._generator, self._mark = WatermarkGenerator.of(assign.strategy), assign.position
+            self._generator, self._mark = WatermarkGenerator(assign.strategy), assign.position
 
     def __call__(self, batch: pa.RecordBatch) -> InputBatch:
         rows, size = SourceRows(batch, self._declared), batch.nbytes

@@ -333,7 +333,7 @@ class AssignFactory(OperatorFactory):
         of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
         return WatermarkOperator(
             output,
-            WatermarkGenerator.of(self.strategy),
+            WatermarkGenerator(self.strategy),
             mark=lambda record: _microseconds(record.value[0]) if record.value else None,
             batch=lambda record: record.origin[0] if of_source else None,
             unprojected=before.unprojected,

@@ -90,12 +90,27 @@ class Refusal:
 
 
 class Answer(NamedTuple):
-    """What a service has said in an exception or a response."""
+    """What a service has said in an exception, the exceptions that it was raised from and those of its group.
 
-    status: int | None = None  # see `status_of`
-    refusal: Refusal | None = None  # see `refusal_of`
-    wait: float | None = None  # see `retry_after`
-    quota: str | None = None  # see `used_up_quota`
+    Or in a response. Each is None where nothing was said.
+
+    Attributes:
+        status: the HTTP status; without one of an error that of the error in a body, as in the event of a stream that
+            had begun with a 200. A `code` counts only if it is an `http.HTTPStatus`: databases, mail servers and
+            websockets have codes of their own. An exception of aiohttp for an incomplete message has none.
+        refusal: a 429; botocore's code for it, with any status; a 503 that says when to call again; a 403 that says so,
+            or with `x-ratelimit-remaining: 0`; and what has a wait and no status. In a group one is enough.
+        wait: the seconds that the service asks for, in the error, its headers or its body; of a refusal also those
+            until a limit is reset: one with nothing left, else the longest. In a group the longest wait counts. Not
+            negative nor NaN; 0 for a time in the past; `inf` is possible.
+        quota: the code (of `USED_UP`) of an account of which no call will be accepted any more, with a status of an
+            error.
+    """
+
+    status: int | None = None
+    refusal: Refusal | None = None
+    wait: float | None = None
+    quota: str | None = None
 
 
 def answer_of(outcome: Any) -> Answer:
@@ -118,29 +133,6 @@ def answer_of(outcome: Any) -> Answer:
     return Answer(status, refusal, wait, _quota(said) if status is not None and status >= LEAST_ERROR else None)
 
 
-def refusal_of(outcome: Any) -> Refusal | None:
-    """The refusal in an exception or a response; None if there is none.
-
-    A refusal is a 429; a code of botocore's for it, with any status; a 503 that says when to call again; a 403 that
-    says so, or whose `x-ratelimit-remaining` is 0; and an exception without a status that has a `retry_after`. The
-    exceptions that an exception was raised from count too. In a group one refusal is enough, and the longest wait
-    counts.
-
-    The wait is what `retry_after` reads, else the time in `x-ratelimit-reset`, `-reset-after`, `-reset-requests` or
-    `-reset-tokens`: that of a limit with nothing left, else the longest.
-    """
-    return answer_of(outcome).refusal
-
-
-def used_up_quota(outcome: Any) -> str | None:
-    """The code by which a service says that a quota is used up, so that no call of the job will be accepted any more.
-
-    Reads the exceptions of openai, anthropic, google-genai and botocore, of `asyncudf.http`, and bodies that httpx has
-    read. None if there is no such code (`USED_UP`), or no HTTP status of an error with it.
-    """
-    return answer_of(outcome).quota
-
-
 def error_code(body: str) -> str:
     """The code or type of the error that the body of a response describes in JSON; empty if there is none."""
     codes = [*_codes_in(body)]
@@ -153,34 +145,9 @@ def wait_in(body: Any) -> float | None:
     return next((wait for delay in delays if (wait := seconds_until(delay, {})) is not None), None)
 
 
-def status_of(outcome: Any) -> int | None:
-    """The HTTP status of a response, or of an exception, its causes and the exceptions in its group.
-
-    Reads `status` (aiohttp, urllib), `status_code` and `response` (httpx, requests, botocore). The `code` of an
-    exception counts only if it is an `http.HTTPStatus` (Google's): databases, mail servers and websockets have codes of
-    their own. Where there is no status of an error, that of the error in a body counts, as in the event of a stream
-    that had begun with a 200. None if there is no status. An exception of aiohttp for an incomplete message has none,
-    though its `status` is 400.
-    """
-    return answer_of(outcome).status
-
-
 def is_of_a_broken_message(error: Any) -> bool:
     """Whether an HTTP message could not be read: it broke off, or is none."""
     return type(error).__module__ == "aiohttp.http_exceptions"
-
-
-def retry_after(outcome: Any) -> float | None:
-    """The seconds that a server asked to wait; None if it does not say.
-
-    Reads the attribute `retry_after`, then of the headers of `outcome` (aiohttp, urllib) and of its `response` (httpx,
-    requests, botocore) `retry-after-ms`, `x-ms-retry-after-ms` and `Retry-After`, which has seconds or an HTTP date;
-    then the `retryDelay` in the body; of a refusal also when its limit is reset. The exceptions that an exception was
-    raised from count, as in `status_of`; in a group the longest wait counts.
-
-    Never negative nor NaN; 0 for a time in the past; without an upper bound, so `inf` is possible.
-    """
-    return answer_of(outcome).wait
 
 
 def headers_of(error: BaseException) -> list[Any]:
@@ -256,16 +223,12 @@ def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
 
 
 def _quota(said: Said) -> str | None:
+    """The first code or type that says so, of an exception or of the error that the body of its response describes."""
     for one, _, _, bodies in said:
-        for code in _codes(one, bodies):
-            if type(code) is str and code in USED_UP:
-                return code
+        codes = [_code(one), *_attributes(one, "type", "error_code", "reason"), *chain(*map(_codes_in, bodies))]
+        if (found := next((code for code in codes if type(code) is str and code in USED_UP), None)) is not None:
+            return found
     return None
-
-
-def _codes(outcome: Any, bodies: Sequence[Any]) -> list[Any]:
-    """The codes and types that an exception has, and those of the error that the body of its response describes."""
-    return [_code(outcome), *_attributes(outcome, "type", "error_code", "reason"), *chain(*map(_codes_in, bodies))]
 
 
 def _bodies(outcome: Any, response: Any) -> list[Any]:
@@ -444,19 +407,13 @@ def _date(text: Any) -> datetime | None:
 
 
 def _attributes(holder: Any, *names: str) -> list[Any]:
-    found = []
-    for name in names:
-        try:
-            found.append(getattr(holder, name, None))
-        except BaseException:  # a user's class may raise anything
-            found.append(None)
-    return found
+    return [_attribute(holder, name) for name in names]
 
 
 def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, None)
-    except BaseException:
+    except BaseException:  # a user's class may raise anything
         return None
 
 

@@ -66,7 +66,7 @@ _WORST_FIRST = (CallOutcome.THROTTLED, CallOutcome.DOWN, CallOutcome.ANSWERED, C
 def outcome_of(error: BaseException | None) -> CallOutcome:
     """The outcome of an attempt that ended with this error; None for one with a result.
 
-    A refusal (`refusal_of`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
+    A refusal (see `Answer`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
     other status is an answer. Python's own errors, such as a KeyError, are about the row or the function, and so are
     those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is in it, in the order
     `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.

@@ -13,7 +13,7 @@ from tenacity import BaseRetrying as BaseRetrying  # for others: tenacity is imp
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from .._errors.answers import retry_after
+from .._errors.answers import answer_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import flag, is_number, is_plain, span
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, OptionError, ResultError
@@ -192,7 +192,7 @@ class RetryStrategy:
         state = _state(attempt)
         if not self._retry(state):
             return None
-        asked = retry_after(attempt.result) if attempt.error is None else attempt.asked
+        asked = answer_of(attempt.result).wait if attempt.error is None else attempt.asked
         delay = min(asked or 0.0, self.max_retry_after)
         if not delay:  # a server with a fast clock seems to say "at once"; that is no reason to hurry
             delay = float(self._wait(state)) * (0.5 + 0.5 * draw if self._jitter else 1.0)

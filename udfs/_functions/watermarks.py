@@ -88,46 +88,51 @@ class WatermarkStrategy:
 class WatermarkGenerator:
     """Puts the watermarks of one task at their places among its rows.
 
-    >>> generator = WatermarkGenerator.of(WatermarkStrategy.for_monotonous_timestamps("ts", interval=1))
+    >>> generator = WatermarkGenerator(WatermarkStrategy.for_monotonous_timestamps("ts", interval=1))
     >>> list(generator.weave([("a", None), ("b", None)], [10, 20]))[1::2]
     [Watermark(timestamp=9), Watermark(timestamp=19)]
     """
 
     # Each task has its own, for Spark's tasks do not communicate: a watermark says nothing about other partitions.
     #
-    # _last never decreases
+    # _last: the last watermark sent; never decreases
+    # _highest, _since: the largest timestamp seen, and the rows since the last chance for a watermark
 
-    def __init__(self) -> None:
-        self._last: int | None = None  # the last watermark sent
-
-    @staticmethod
-    def of(strategy: WatermarkStrategy) -> WatermarkGenerator:
-        """The generator of a strategy, for one task."""
-        match strategy.source:
-            case WatermarkSource.TIMES:
-                return _ByTime(strategy.delay, strategy.interval)
-            case WatermarkSource.PUNCTUATION:
-                return _ByPunctuation()
-            case WatermarkSource.WATERMARKS:
-                return _ByColumn()
-            case WatermarkSource.NOTHING:
-                return _ByBatch()
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._source, self._delay, self._interval = strategy.source, strategy.delay, strategy.interval
+        self._last: int | None = None
+        self._highest: int | None = None
+        self._since = 0
 
     def before(self, mark: Any) -> Watermark | None:
         """The watermark before a row with this mark (microseconds, or a flag)."""
-        return None
+        # The column has the watermark that was in force when the row came to an earlier operator.
+        return self._advance(mark) if self._source is WatermarkSource.WATERMARKS else None
 
     def timestamp(self, mark: Any) -> int | None:
         """The row's event time."""
-        return None
+        has_time = self._source in (WatermarkSource.TIMES, WatermarkSource.PUNCTUATION) and not isinstance(mark, bool)
+        return mark if has_time else None
 
     def after(self, mark: Any) -> Watermark | None:
         """The watermark after the row."""
+        if self._source is WatermarkSource.TIMES:
+            if mark is not None and (self._highest is None or mark > self._highest):
+                self._highest = mark
+            self._since += 1
+            return self.end_of_batch() if self._since == self._interval else None
+        if self._source is WatermarkSource.PUNCTUATION:
+            if not isinstance(mark, bool):
+                return self._advance(mark)
+            return self._next() if mark else None
         return None
 
     def end_of_batch(self) -> Watermark | None:
         """The watermark after the last row of a batch."""
-        return None
+        if self._source is WatermarkSource.TIMES:
+            self._since = 0
+            return None if self._highest is None else self._advance(self._highest - self._delay - 1)
+        return self._next() if self._source is WatermarkSource.NOTHING else None
 
     def weave(self, rows: Iterable[tuple[Any, Any]], marks: Iterable[Any]) -> Iterator[StreamElement]:
         """The elements of one batch, from (value, origin) pairs and the marks of the rows."""
@@ -146,56 +151,8 @@ class WatermarkGenerator:
         self._last = timestamp
         return Watermark(timestamp)
 
-
-class _ByTime(WatermarkGenerator):
-    """The largest timestamp seen less the delay; every `interval` rows, and at the end of a batch."""
-
-    def __init__(self, delay: int, interval: int) -> None:
-        super().__init__()
-        self._delay = delay
-        self._interval = interval
-        self._highest: int | None = None  # the largest timestamp seen
-        self._since = 0  # rows since the last chance for a watermark
-
-    def timestamp(self, mark: int | None) -> int | None:
-        return mark
-
-    def after(self, mark: int | None) -> Watermark | None:
-        if mark is not None and (self._highest is None or mark > self._highest):
-            self._highest = mark
-        self._since += 1
-        return self.end_of_batch() if self._since == self._interval else None
-
-    def end_of_batch(self) -> Watermark | None:
-        self._since = 0
-        return None if self._highest is None else self._advance(self._highest - self._delay - 1)
-
-
-class _ByPunctuation(WatermarkGenerator):
-    """After each row that is marked."""
-
-    def timestamp(self, mark: Any) -> int | None:
-        return None if isinstance(mark, bool) else mark
-
-    def after(self, mark: Any) -> Watermark | None:
-        if isinstance(mark, bool):  # a flag: its watermarks are numbered
-            return self._advance((self._last or 0) + 1) if mark else None
-        return self._advance(mark)
-
-
-class _ByColumn(WatermarkGenerator):
-    """Before the first row that came to an earlier operator after this watermark."""
-
-    # Before the row, because the column has the watermark that was in force when the row came.
-
-    def before(self, mark: int | None) -> Watermark | None:
-        return self._advance(mark)
-
-
-class _ByBatch(WatermarkGenerator):
-    """At the end of each batch."""
-
-    def end_of_batch(self) -> Watermark | None:
+    def _next(self) -> Watermark | None:
+        """Watermarks without a time are numbered."""
         return self._advance((self._last or 0) + 1)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from .function_metrics import FunctionMetrics
@@ -45,7 +46,7 @@ class TaskCounters:
         self.totals = FunctionMetrics(tasks=1)
         self._looked = clock()
         self._began = self._looked - waited
-        self._timeline = Timeline()
+        self._timeline: list[Point] = []
         self._rows_before = 0
 
     @property
@@ -84,7 +85,8 @@ class TaskCounters:
             # While a task starts and ends it has fewer calls in flight than in between: was the service quicker then?
             totals.first.add(self.latencies[: max(0, few - totals.first.count)])
             self._tail = [*self._tail, *self.latencies[-few:]][-few:]
-            totals.last = LatencySketch.of(self._tail)
+            totals.last = LatencySketch()
+            totals.last.add(self._tail)
         self.latencies.clear()
         self.more_rows = self.more_results = 0
 
@@ -105,13 +107,14 @@ class TaskCounters:
             totals.following_seconds += now - self._looked
         totals.queued_peak = max(totals.queued_peak, queued)
         if now > self._looked:
-            self._timeline.add(Point(now - self._began, totals.rows - self._rows_before, in_flight, queued))
+            self._timeline.append(Point(now - self._began, totals.rows - self._rows_before, in_flight, queued))
+            self._timeline = joined(self._timeline) if len(self._timeline) > MOST_POINTS else self._timeline
             self._looked, self._rows_before = now, totals.rows
 
     @property
     def timeline(self) -> list[list[float]]:
         """The curve until the last look, as plain values."""
-        return self._timeline.to_plain()
+        return [[round(value, 4) for value in point] for point in self._timeline]
 
 
 class Point(NamedTuple):
@@ -123,35 +126,14 @@ class Point(NamedTuple):
     queued: float  # rows in the queue, in the same way
 
 
-class Timeline:
-    """Points from the start on, each where the one before ends."""
-
-    def __init__(self) -> None:
-        self._points: list[Point] = []
-
-    def add(self, point: Point) -> None:
-        self._points.append(point)
-        if len(self._points) > MOST_POINTS:
-            starts = [0.0, *(point.end for point in self._points)]
-            self._points = [
-                _joined(starts[i], *self._points[i : i + 2]) if i + 1 < len(self._points) else self._points[i]
-                for i in range(0, len(self._points), 2)
-            ]
-
-    def to_plain(self) -> list[list[float]]:
-        return [[round(value, 4) for value in point] for point in self._points]
-
-
-def _joined(start: float, first: Point, second: Point) -> Point:
-    length = second.end - start
-    share = (first.end - start) / length if length > 0 else 0.5
-
-    def mean(a: float, b: float) -> float:
-        return a * share + b * (1 - share)
-
-    return Point(
-        second.end,
-        first.rows + second.rows,
-        mean(first.in_flight, second.in_flight),
-        mean(first.queued, second.queued),
-    )
+def joined(points: Sequence[Point]) -> list[Point]:
+    """Each two points, from the start on, as one."""
+    found, start = list[Point](), 0.0
+    for first, second in zip_longest(points[::2], points[1::2]):
+        if second is None:
+            return [*found, first]
+        share = (first.end - start) / (second.end - start) if second.end > start else 0.5
+        means = (a * share + b * (1 - share) for a, b in zip(first[2:], second[2:], strict=True))
+        found.append(Point(second.end, first.rows + second.rows, *means))
+        start = second.end
+    return found

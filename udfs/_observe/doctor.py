@@ -89,9 +89,8 @@ def examine(capacity: int, environment: Mapping[str, str] = os.environ) -> Itera
             yield from check()
         except Exception as error:
             found = f"cannot be looked at: {type(error).__name__}: {short_message(str(error))}"
-            fix = "please report this: it is a bug of the doctor"
-            if isinstance(error, ModuleNotFoundError):
-                fix = _install((error.name or "").partition(".")[0])
+            missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+            fix = _install(missing) if missing else "please report this: it is a bug of the doctor"
             yield Finding(name, "fail", found, fix)
 
 
@@ -112,9 +111,8 @@ def check_packages() -> list[Finding]:
 def _check(required: Requirement, version: str) -> Finding:
     if fits(version, required):
         return Finding(required.name, "ok", version)
-    fix = _install(f"{required.name}{required.specifier}")
-    if required.name == "Python":
-        fix = "make a virtual environment with another Python, and install asyncudf there"
+    another = "make a virtual environment with another Python, and install asyncudf there"
+    fix = another if required.name == "Python" else _install(f"{required.name}{required.specifier}")
     found = f"{version or 'not installed'}, and asyncudf needs {required.specifier or 'it'}"
     return Finding(required.name, "fail", found, fix)
 

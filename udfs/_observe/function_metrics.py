@@ -85,7 +85,6 @@ class Figure:
     text: str  # what it is, in a sentence
     kind: Kind | None  # how it adds up; None if it follows from others
     _: dataclasses.KW_ONLY
-    follows: Callable[[Any], float] | None = None  # gives its value then
     unit: str = ""  # of one, for OpenTelemetry; "s" if it is seconds
     noun: tuple[str, ...] = ()  # what people read after the number: its singular, and its plural if that is irregular
     is_shown: bool = True  # in `run.metrics`
@@ -99,10 +98,6 @@ class Figure:
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-
-    def __get__(self, metrics: Any, owner: type) -> Any:
-        """What follows from other figures."""
-        return self if self.follows is None or metrics is None else self.follows(metrics)
 
     @property
     def phrase(self) -> str:
@@ -147,8 +142,8 @@ class FunctionMetrics:
     calls: int = _figure("Calls begun.", unit="call", in_frame=True, export="calls")
     attempts: int = _figure("Attempts of calls, retries included.", unit="attempt", in_frame=True, export="attempts")
     retries: int = _figure(
-        "Attempts after the first of their call.", None, follows=lambda metrics: metrics.attempts - metrics.calls,
-        noun=("retry", "retries"), in_frame=True, in_log=True, in_summary=1, on_page=4,
+        "Attempts after the first of their call.", None, noun=("retry", "retries"), in_frame=True, in_log=True,
+        in_summary=1, on_page=4,
     )  # fmt: skip
     retried_rows: int = _figure(
         "Rows that were in more than one attempt.", unit="row", noun=("row sent again", "rows sent again"),
@@ -294,6 +289,7 @@ MAPS = tuple((name, kind) for name, kind in _STORED if kind in (AMOUNTS, COUNTS,
 
 for _name, _ in _STORED:
     delattr(FunctionMetrics, _name)  # the values are attributes of the instances, which are read faster so
+FunctionMetrics.retries = property(lambda metrics: metrics.attempts - metrics.calls)  # type: ignore[assignment]
 
 
 def counted(function: Mapping[str, Any], view: str) -> list[Figure]:

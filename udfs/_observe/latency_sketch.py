@@ -38,12 +38,6 @@ class LatencySketch:
         self.shortest = math.inf
         self.longest = 0.0
 
-    @classmethod
-    def of(cls, latencies: Sequence[float]) -> LatencySketch:
-        sketch = cls()
-        sketch.add(latencies)
-        return sketch
-
     def add(self, latencies: Sequence[float]) -> None:
         """Count calls that took so many seconds each; less than none, by the rounding of a clock, is none."""
         if latencies:

@@ -54,58 +54,45 @@ class TokenBucket(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ServiceModel:
-    """A service that does to calls what the sample has seen.
+    """A service that does to calls what the sample has seen."""
 
-    Attributes:
-        calls: that were made; a call of the job is like one of them.
-        failures: the share of the rows that failed for good.
-        concurrency: how many calls it works on at a time; others wait. None: on as many as came.
-        unsure: the standard error of that, as a share of it.
-        buckets: limits that would have refused the calls which it refused, one as likely as another; empty: it refused
-            none, or any.
-        asked: seconds for which a refused call is asked to wait; None: not said.
-        processor: seconds of processor time for a call.
-        size: bytes of the result of a call.
-        most: calls that were in flight at a time, in all tasks.
-        shown: calls in a second of a sample that was over so soon that nobody knows how many more it takes; else None.
-    """
-
-    calls: tuple[Call, ...]
-    failures: float
-    concurrency: float | None
-    unsure: float
+    calls: tuple[Call, ...]  # a call of the job is like one of these
+    failures: float  # share of the rows that failed for good
+    concurrency: float | None  # calls that it works on at a time, while others wait; None: on as many as came
+    unsure: float  # the standard error of that, as a share of it
+    # Limits that would have refused what it refused, one as likely as another; empty if it refused no call, or any.
     buckets: tuple[TokenBucket, ...]
-    asked: float | None
-    processor: float
-    size: int
-    most: int
-    shown: float | None = None
+    asked: float | None  # seconds for which a refused call is asked to wait; None: not said
+    processor: float  # seconds of processor time for a call
+    size: int  # bytes of the result of a call
+    most: int  # calls that were in flight at a time, in all tasks
+    shown: float | None = None  # calls in a second of a sample that was over too soon to know how many more it takes
     paid: tuple[Call, ...] = ()  # all calls of the sample, by which the costs of the job are told
 
     @classmethod
     def of(cls, light: Sequence[TaskSample], full: Sequence[TaskSample]) -> ServiceModel:
         """Of two parts of a sample: one with few calls in flight, and one with many."""
-        few, many = _settled(light), _settled(full)
-        everything = [call for sample in (*light, *full) for call in _calls(sample)]
-        settled = [*few, *many]
-        calls = settled if len(settled) >= LEAST_KEPT else everything
-        stretch = 1.0
+        few, many, samples = _settled(light), _settled(full), (*light, *full)
+        everything = [call for sample in samples for call in _calls(sample)]
+        calls = [*few, *many] if len(few) + len(many) >= LEAST_KEPT else everything
         concurrency = _concurrency(few, many, [one for sample in full for one in sample.records])
         if concurrency is not None:
-            stretch = _median_seconds(few) / _median_seconds(many)
-            calls = [*few, *(_stretched(call, stretch) for call in many)]
+            stretch = statistics.median(_served(few)) / statistics.median(_served(many))
+            calls = [*few, *(tuple(one._replace(seconds=one.seconds * stretch) for one in call) for call in many)]
         buckets = _buckets(light, full)
         if buckets:
             taken = [kept for call in calls if (kept := tuple(one for one in call if not one.is_refused))]
             calls, buckets = (taken, buckets) if taken else (calls, ())
         made = sum(len(sample.records) for sample in full)
         busy = sum(sample.processor for sample in full)
-        read = sum(sample.rows for sample in (*light, *full))
-        rows = read - sum(sample.answered for sample in (*light, *full))
-        failures = sum(sample.failed for sample in (*light, *full)) / max(1, read)
-        size = sum(sample.size for sample in (*light, *full))
+        read = sum(sample.rows for sample in samples)
+        rows = read - sum(sample.answered for sample in samples)
+        failures = sum(sample.failed for sample in samples) / max(1, read)
+        size = sum(sample.size for sample in samples)
+        asked = [one.asked for sample in samples for one in sample.records if one.is_refused and one.asked]
         return cls(
-            tuple(calls), failures, concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets, _asked(light, full),
+            tuple(calls), failures, concurrency, 0.5 / math.sqrt(max(1, len(many))), buckets,
+            statistics.median(asked) if asked else None,
             busy / made if made else 0.0, round(size / rows) if rows else 0, _most(full) or _most(light),
             _shown(full), tuple(everything),
         )  # fmt: skip
@@ -157,17 +144,10 @@ def _served(calls: Iterable[Call]) -> list[float]:
     return sorted(one.seconds for call in calls for one in call if one.error is None)
 
 
-def _median_seconds(calls: Iterable[Call]) -> float:
-    return statistics.median(_served(calls))
-
-
 def _concurrency(few: Sequence[Call], many: Sequence[Call], attempts: Sequence[AttemptRecord]) -> float | None:
     """How many calls the service works on at a time, if those that had more beside them took longer.
 
-    By Little's law: those that it ends in a second, times what one takes alone.
-
-    Args:
-        attempts: all that were made when `many` were.
+    By Little's law: the attempts that it ends in a second, times what one takes alone.
     """
     alone, beside = _served(few), _served(many)
     if min(len(alone), len(beside)) < LEAST_CALLS:
@@ -184,10 +164,6 @@ def _rank_score(few: Sequence[float], many: Sequence[float]) -> float:
     less = sum(bisect_left(few, other) + bisect_right(few, other) for other in many) / 2
     n, m = len(few), len(many)
     return (less - n * m / 2) / math.sqrt(n * m * (n + m + 1) / 12)
-
-
-def _stretched(call: Call, factor: float) -> Call:
-    return tuple(one._replace(seconds=one.seconds * factor) for one in call)
 
 
 def _buckets(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> tuple[TokenBucket, ...]:
@@ -209,11 +185,6 @@ def _buckets(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> tuple[T
     # Its clock is not ours, and calls may overtake each other on their way.
     most = min(mistakes for mistakes, _ in fits) + max(2, MISTAKEN * sum(is_refused for _, is_refused in attempts))
     return tuple(sorted(bucket for mistakes, bucket in fits if mistakes <= most))
-
-
-def _asked(light: Sequence[TaskSample], full: Sequence[TaskSample]) -> float | None:
-    asked = [one.asked for sample in (*light, *full) for one in sample.records if one.is_refused and one.asked]
-    return statistics.median(asked) if asked else None
 
 
 def _spread(number: int) -> float:

@@ -88,15 +88,10 @@ class _DownError(_FailedError, ConnectionError):
 _ERRORS = {kind.__name__ for kind in (_FailedError, _DownError, AsyncTimeoutError)}
 
 
-def _is_retried(error: BaseException) -> bool:
-    return getattr(error, "is_retried", False)
-
-
 def options_of_share(options: Options, share: float, size: float = 1.0) -> Options:
     """The options of a function for the calls of a sample, in a task that has this share of the job's limits.
 
-    Args:
-        size: of the task, as a share of itself: of so many of its calls.
+    With a `size` below 1 a part of the task stands for all of it.
     """
     capacity, retry, memory = options.capacity, options.retry, options.max_buffered_bytes
     if size < 1:
@@ -107,7 +102,8 @@ def options_of_share(options: Options, share: float, size: float = 1.0) -> Optio
             capacity = dataclasses.replace(capacity, minimum=least, maximum=most)
     if retry is not None:
         retry = copy.copy(retry)
-        retry._retry = RetryStrategy.fixed_delay(1, 0, retry_on=_is_retried)._retry
+        retried = RetryStrategy.fixed_delay(1, 0, retry_on=lambda error: getattr(error, "is_retried", False))
+        retry._retry = retried._retry
     total, queue = options.job_capacity, options.queue_size
     if queue is not None:
         queue = max(options.slots, queue // (options.batch_size or 1))
@@ -177,23 +173,16 @@ class _Emitted(Output):
         self.times.append(self._clock())
 
 
-def calls_for(options: Options, calls: float) -> int:
-    """How many of a task's calls are made on the virtual clock."""
-    return max(1, min(round(calls), max(MOST_CALLS // 4, min(MOST_CALLS, GENERATIONS * options.slots))))
-
-
 def simulate(options: Options, model: ServiceModel, *, calls: float, share: float, seed: int) -> Outcome:
     """Make the calls of a task, or the first of them if they are many, on a virtual clock.
 
-    Args:
-        calls: of the task.
-        share: of the job's calls, and so of what its limits and its service allow.
-        seed: of which calls come when.
+    The task has this share of the job's calls, and so of what its limits and its service allow.
     """
     # Of many calls in flight a part stands for all: it has the same part of each limit, and of the processor.
     size = min(1.0, MOST_SLOTS / min(options.slots, max(1.0, calls)))
     options, calls, share = options_of_share(options, share * size, size), calls * size, share * size
-    rng, made = random.Random(seed), calls_for(options, calls)
+    rng = random.Random(seed)
+    made = max(1, min(round(calls), max(MOST_CALLS // 4, min(MOST_CALLS, GENERATIONS * options.slots))))
     loop = VirtualClockLoop()
     emitted = _Emitted(loop.time)
     service = _Service(dataclasses.replace(model, processor=model.processor / size), loop, share)

@@ -43,12 +43,7 @@ class AnthropicBatches(CachedClient, BatchService):
 
     def __init__(self, *, client: Callable[[], Any] | None = None) -> None:
         need("AnthropicBatches", "anthropic", "anthropic")
-        super().__init__(client)
-
-    def _connect(self) -> Any:
-        from anthropic import Anthropic
-
-        return Anthropic(max_retries=0)
+        super().__init__(client, _client)
 
     def submit(self, requests: Sequence[BatchRequest], key: str) -> str:
         made = [{"custom_id": request.key, "params": request.body} for request in requests]
@@ -71,6 +66,13 @@ class AnthropicBatches(CachedClient, BatchService):
 
     def cancel(self, job: str) -> None:
         self.client.messages.batches.cancel(job)
+
+
+def _client() -> Any:
+    """Reads its key from the environment."""
+    from anthropic import Anthropic
+
+    return Anthropic(max_retries=0)
 
 
 def _answer(result: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -10,31 +9,24 @@ from .._errors.exceptions import OptionError
 from .._errors.safe import type_name
 
 
-class CachedClient(ABC):
-    """Makes a client when it is first asked for one; its pickle has none.
+class CachedClient:
+    """Makes a client when it is first asked for one, by `default` unless the user gives a way; its pickle has none."""
 
-    Args:
-        make: a function that makes it; None: the client that reads its key from the environment.
-    """
-
-    def __init__(self, make: Callable[[], Any] | None) -> None:
+    def __init__(self, make: Callable[[], Any] | None, default: Callable[[], Any]) -> None:
         if make is not None and not callable(make):
             raise OptionError(
                 "client must be a function that makes the client, as each process needs one, such as "
                 f"functools.partial({type_name(make)}, ...), not a value of type {type_name(make)}"
             )
-        self._make = make
+        self._make = make or default
         self._client: Any = None
 
     @property
     def client(self) -> Any:
         """The client of this process."""
         if self._client is None:
-            self._client = self._connect() if self._make is None else self._make()
+            self._client = self._make()
         return self._client
-
-    @abstractmethod
-    def _connect(self) -> Any: ...
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_client": None}

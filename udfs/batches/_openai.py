@@ -56,14 +56,9 @@ class OpenAIBatches(CachedClient, BatchService):
         max_queued: float | None = None,
     ) -> None:
         need("OpenAIBatches", "openai", "openai")
-        super().__init__(client)
+        super().__init__(client, _client)
         self.endpoint: str = text(endpoint, "endpoint")
         self.max_queued: float | None = optional(amount)(max_queued, "max_queued")
-
-    def _connect(self) -> Any:
-        from openai import OpenAI
-
-        return OpenAI(max_retries=0)
 
     def submit(self, requests: Sequence[BatchRequest], key: str) -> str:
         with tempfile.TemporaryFile() as file:
@@ -106,6 +101,13 @@ class OpenAIBatches(CachedClient, BatchService):
 
     def weight(self, body: Any) -> float:
         return len(json.dumps(body, ensure_ascii=False).encode()) / BYTES_PER_TOKEN
+
+
+def _client() -> Any:
+    """Reads its key from the environment."""
+    from openai import OpenAI
+
+    return OpenAI(max_retries=0)
 
 
 def _answer(row: dict[str, Any]) -> Any:

@@ -151,15 +151,15 @@ def is_retryable(error: BaseException) -> bool:
         return False
     if is_group(error):
         return all(map(is_retryable, leaves(error)))
-    if answers.used_up_quota(error) is not None:
+    said = answers.answer_of(error)
+    if said.quota is not None:
         return False
-    refusal, status = answers.refusal_of(error), answers.status_of(error)
-    if refusal is not None:
-        return refusal.may_retry
-    if any(issubclass(type(one), RetryableError) for one in (error, *related(error))):
+    if said.refusal is not None:
+        return said.refusal.may_retry
+    if any(issubclass(type(one), RetryableError) for one in related(error)):
         return True  # also with a status that is not: a 401 for which there is a new token
-    if status is not None:
-        return error_class(status, answers.retry_after(error)) is not PermanentError
+    if said.status is not None:
+        return error_class(said.status, said.wait) is not PermanentError
     return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
 
 
@@ -258,10 +258,11 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
         body = await _beginning(response)
     finally:
         response.close()  # closes the connection only if the body is not at its end
-    wait = answers.retry_after(response)
+    said = answers.answer_of(response)
+    wait = said.wait
     if wait is None and status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE):
         wait = answers.wait_in(body)
-    kind = ThrottledError if answers.refusal_of(response) is not None else error_class(status, wait)
+    kind = ThrottledError if said.refusal is not None else error_class(status, wait)
     if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)

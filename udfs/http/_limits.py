@@ -32,15 +32,3 @@ def tell_limits(headers: Any) -> None:
     tell, call = TELL_LIMITS.get(None), CURRENT_CALL.get(None)
     if tell is not None and call is not None:
         tell(lowered(headers), call.started)
-
-
-def telling(of: type[Any]) -> type[Any]:
-    """The class of responses whose headers are told."""
-
-    class TellingResponse(of):  # type: ignore[misc]
-        async def start(self, connection: Any) -> Any:
-            started = await super().start(connection)
-            tell_limits(self.headers)
-            return started
-
-    return TellingResponse

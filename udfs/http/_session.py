@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._errors.answers import refusal_of
+from .._errors.answers import answer_of
 from .._errors.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import presentable, safe_repr
 from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
-from ._limits import telling
 from ._tokens import RenewedToken, Request, Token, called, responses
 
 if TYPE_CHECKING:
@@ -197,10 +196,8 @@ class SessionFactory:
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
         options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
-        if token is not None:
+        if token is not None or TELL_LIMITS.get(None) is not None:
             options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
-        if TELL_LIMITS.get(None) is not None:
-            options["response_class"] = telling(options.get("response_class", aiohttp.ClientResponse))
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
@@ -241,9 +238,6 @@ def _requests(
     """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`, and more.
 
     It warns once of a request in a later attempt that may do its work a second time.
-
-    Args:
-        of: its base class.
     """
     # The headers of a session are sent to every host, and all but `Authorization` with each redirect. A redirect is
     # another object of this class, made from headers without these. `trace_configs` could do both, but then aiohttp
@@ -269,7 +263,7 @@ def _requests(
                 return
             if method not in NOT_IDEMPOTENT or KEY in headers:
                 return
-            if isinstance(call.last_error, BaseException) and refusal_of(call.last_error) is not None:
+            if isinstance(call.last_error, BaseException) and answer_of(call.last_error).refusal is not None:
                 return  # the service has done nothing
             warned = True
             logger.warning(

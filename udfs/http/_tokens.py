@@ -14,6 +14,7 @@ from typing import Any
 from .._errors.checks import is_number
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import type_name
+from ._limits import tell_limits
 
 EARLY, EARLY_SHARE = 60.0, 0.1  # seconds before its end, and share of its life, at which a token is renewed
 Token = str | tuple[str, "float | timedelta | datetime"]
@@ -97,7 +98,7 @@ class RenewedToken:
 
 
 def responses(of: type[Any]) -> type[Any]:
-    """The class of responses to requests that had a token."""
+    """The class of responses that tell the function's limits, and the token of their request, what was answered."""
 
     class OwnResponse(of):  # type: ignore[misc]
         token: RenewedToken | None = None
@@ -106,6 +107,7 @@ def responses(of: type[Any]) -> type[Any]:
 
         async def start(self, connection: Any) -> Any:
             started = await super().start(connection)
+            tell_limits(self.headers)
             if self.token is not None:
                 self.may_renew = self.token.answered(self.used_token, self.status)
             return started

@@ -28,33 +28,22 @@ def progress_display(stream: TextIO | None = None) -> Display:
 
     Making a snapshot costs more than showing it: two in a second are enough.
     """
-    try:
-        return _display_for(stream)
-    except WRONG:
-        return Display()
+    with contextlib.suppress(*WRONG):  # also without anything to write to
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        if stream is None and getattr(shell, "kernel", None) is not None:
+            return NotebookDisplay()
+        stream = stream or sys.stderr
+        if stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
+            with contextlib.suppress(ImportError):  # without rich: lines
+                from rich.console import Console
 
+                class Pipe(Console):
+                    def on_broken_pipe(self) -> None:
+                        raise  # rich would close the program's stdout and end it
 
-def _display_for(stream: TextIO | None) -> Display:
-    if stream is None and _is_notebook():
-        return NotebookDisplay()
-    stream = stream or sys.stderr
-    if stream is None:
-        raise OSError("there is nothing to write to")
-    if stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
-        with contextlib.suppress(ImportError):  # without rich: lines
-            from rich.console import Console
-
-            class Pipe(Console):
-                def on_broken_pipe(self) -> None:
-                    raise  # rich would close the program's stdout and end it
-
-            return TerminalDisplay(Pipe(file=stream, highlight=False))
-    return LogDisplay(stream)
-
-
-def _is_notebook() -> bool:
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
+                return TerminalDisplay(Pipe(file=stream, highlight=False))
+        return LogDisplay(stream)
+    return Display()
 
 
 class Display:
@@ -73,31 +62,25 @@ class Display:
         self._shown = -math.inf
         self._has_ended = False
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Snapshot, *, is_over: bool = False) -> None:
         with self._lock:
-            self._update(snapshot, is_over=False)
+            if self._has_ended:
+                return
+            try:
+                functions = self._tracker.track(snapshot, is_over=is_over)
+                if is_over or snapshot.seconds - self._shown >= self.interval:
+                    self._shown = snapshot.seconds
+                    self._draw(functions, snapshot)
+                self._has_ended = is_over
+            except WRONG:
+                self._has_ended = True
+            if self._has_ended:
+                with contextlib.suppress(*WRONG):
+                    self._give_up()
 
     def close(self, snapshot: Snapshot) -> None:
         """The run is over; what is shown now remains."""
-        with self._lock:
-            self._update(snapshot, is_over=True)
-            self._end()
-
-    def _update(self, snapshot: Snapshot, *, is_over: bool) -> None:
-        if self._has_ended:
-            return
-        try:
-            functions = self._tracker.track(snapshot, is_over=is_over)
-            if is_over or snapshot.seconds - self._shown >= self.interval:
-                self._shown = snapshot.seconds
-                self._draw(functions, snapshot)
-        except WRONG:
-            self._end()
-
-    def _end(self) -> None:
-        self._has_ended = True
-        with contextlib.suppress(*WRONG):
-            self._give_up()
+        self.show(snapshot, is_over=True)
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
         """Show this, in place of what was shown before."""

@@ -45,9 +45,13 @@ class FunctionFigures:
         self.peak: int = in_flight.get("peak") or 0
         self.queued_peak: int = (function.get("queued") or {}).get("peak") or 0
         running = [task for task in function.get("per_task") or () if task.get("status") == "running"]
-        self.timelines = [task["timeline"] for task in running if task.get("timeline")]
-        # From the first task's begin to the last one's end.
+        self._timelines = [task["timeline"] for task in running if task.get("timeline")]
+        self.flying = sum((float(timeline[-1][2]) for timeline in self._timelines), 0.0)  # calls, now
+        # From the first task's begin to the last one's end; the rows in a second of it.
         self.wall = max(0.0, (function.get("ended") or 0.0) - (function.get("began") or 0.0))
+        self.rate = self.count("rows") / self.wall if 0 < self.wall < math.inf else None
+        # Whether about all tasks ran at the same time, so that fewer tasks would not be done earlier.
+        self.ran_together = self.tasks <= 1 or (self.wall > 0 and self.seconds / self.wall >= 0.7 * self.tasks)
         self.capacity = _whole(self.options.get("capacity"))
         self.queue_rows = _whole(self.options.get("queue_size"))  # None if memory alone is the bound
         self.is_plain = self.options.get("kind") == "def"  # its calls hold the interpreter while they compute
@@ -90,24 +94,10 @@ class FunctionFigures:
         return min(1.0, self.count(name) / max(1, self.count(of)))
 
     @property
-    def ran_together(self) -> bool:
-        """Whether about all tasks ran at the same time, so that fewer tasks would not be done earlier."""
-        return self.tasks <= 1 or (self.wall > 0 and self.seconds / self.wall >= 0.7 * self.tasks)
-
-    @property
-    def rate(self) -> float | None:
-        """Rows in a second, from the first task's begin to the last one's end; None if no time passed."""
-        return self.count("rows") / self.wall if 0 < self.wall < math.inf else None
-
-    @property
-    def flying(self) -> float:
-        return sum((float(timeline[-1][2]) for timeline in self.timelines), 0.0)
-
-    @property
     def silence(self) -> float:
         """Seconds since a row was done, in the running task with calls in flight that has waited longest."""
-        busy = [timeline for timeline in self.timelines if timeline[-1][2]]
-        done = [max((end for end, rows, *_ in timeline if rows), default=0.0) for timeline in busy]
+        busy = [timeline for timeline in self._timelines if timeline[-1][2]]
+        done = (max((end for end, rows, *_ in timeline if rows), default=0.0) for timeline in busy)
         return max((timeline[-1][0] - end for timeline, end in zip(busy, done, strict=True)), default=0.0)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial, reduce
 from importlib import resources
-from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..._errors import figures
 from ..._errors.exceptions import OptionError
@@ -31,8 +31,8 @@ NARROWEST = 36  # buckets: a factor of two, so that equal calls are one slim bar
 POINTS = 48
 TICK_SPACE = 20.0  # percent, or labels would touch on a phone
 
-MANTISSAS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-MINUTES = tuple(unit * number for unit in (60, 3600) for number in (1, 2, 3, 5, 10, 20, 30))
+ROUND = (1, 3, 2, 5, 7, 1.5, 4, 2.5, 6, 8, 9, 1.2)  # times a power of ten, of seconds; the roundest first
+MINUTES = tuple(unit * number for number in (1, 10, 3, 30, 2, 5, 20) for unit in (60, 3600))
 EXACT = 1 - 1e-9  # sums of parts are not
 STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
@@ -117,20 +117,15 @@ def _log(seconds: float) -> float:
 
 
 def _ticks(shortest: float, longest: float) -> list[float]:
-    """Round times between these, as many as there is space for."""
+    """The roundest times between these, as many as there is space for."""
     least = math.log(longest / shortest) * TICK_SPACE / 100
-    exponents = range(math.floor(math.log10(shortest)), math.ceil(math.log10(longest)) + 1)
+    exponents = range(math.floor(math.log10(shortest)), 2)
     found: list[float] = []
-    for mantissas in MANTISSAS:
-        rounded = [mantissa * 10.0**exponent for exponent in exponents for mantissa in mantissas]
-        found = [time for time in (*(time for time in rounded if time < 60), *MINUTES) if shortest < time < longest]
-        if all(math.log(later / sooner) >= least for sooner, later in pairwise(found)):
-            return found
-    kept = found[:1]
-    for time in found:
-        if math.log(time / kept[-1]) >= least:
-            kept.append(time)
-    return kept
+    seconds = [number * 10.0**exponent for number in ROUND for exponent in exponents]
+    for time in (*(time for time in seconds if time < 60), *MINUTES):
+        if shortest < time < longest and all(abs(math.log(time / other)) >= least for other in found):
+            found.append(time)
+    return sorted(found)
 
 
 def curves_of(timelines: Iterable[Sequence[Sequence[float]]], capacity: float | None) -> Curves:
@@ -151,23 +146,17 @@ def curves_of(timelines: Iterable[Sequence[Sequence[float]]], capacity: float | 
 
 
 def _resampled(timeline: Sequence[Sequence[float]], width: float) -> list[Point]:
-    """In stretches of about the same length: a very short one with a few rows would be a spike."""
-    if not timeline or timeline[-1][0] <= 0:
-        return []
-    length = timeline[-1][0]
-    count = max(1, round(length / width))
-    rows, calls, begin = [0.0] * count, [0.0] * count, 0.0
-    for end, done, in_flight, _ in timeline:
-        if end <= begin:
-            rows[min(count - 1, int(begin / length * count))] += done
-            continue
-        for number in range(int(begin / length * count), min(count, math.ceil(end / length * count))):
-            inside = min(end, (number + 1) * length / count) - max(begin, number * length / count)
-            rows[number] += done * max(0.0, inside) / (end - begin)
-            calls[number] += in_flight * max(0.0, inside)
-        begin = end
-    stretch = length / count
-    return [((number + 1) * stretch, rows[number] / stretch, calls[number] / stretch) for number in range(count)]
+    """In stretches of at least this length: a very short one with a few rows would be a spike."""
+    joined: list[tuple[float, float, float, float]] = []  # its begin and end, its rows, seconds of its calls
+    last = 0.0
+    for end, rows, in_flight, _ in timeline:
+        begin, until, done, calls = joined.pop() if joined else (0.0, 0.0, 0.0, 0.0)
+        if until - begin >= width and timeline[-1][0] - until >= width:
+            joined.append((begin, until, done, calls))
+            begin, done, calls = until, 0.0, 0.0
+        joined.append((begin, end, done + rows, calls + in_flight * (end - last)))
+        last = end
+    return [(end, rows / (end - begin), calls / (end - begin)) for begin, end, rows, calls in joined if end > begin]
 
 
 def _area(points: Sequence[tuple[float, float]], longest: float, highest: float) -> str:
@@ -238,7 +227,7 @@ def _write(page: str, path: str | Path) -> None:
 def _page(metrics: Mapping[str, Any]) -> str:
     environment = _environment()
     environment.globals.update(
-        figure=_figure_of(metrics),
+        figure=partial(_figure, metrics),
         derived=lambda form, value, *keys: _tagged("derived", keys, form, value),
         curves_of=curves_of,
         histogram_of=histogram_of,
@@ -282,17 +271,10 @@ def _template(name: str) -> str:
     return resources.files(__name__.rpartition(".")[0]).joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _figure_of(metrics: Mapping[str, Any]) -> Callable[..., Any]:
+def _figure(metrics: Mapping[str, Any], form: str, *path: Keys | str | int) -> Any:
     """Shows the value that is found in the metrics under this path, and says where it is from."""
-
-    def figure(form: str, *path: Keys | str | int) -> Any:
-        keys = [key for part in path for key in ([part] if isinstance(part, (str, int)) else part)]
-        value: Any = metrics
-        for key in keys:
-            value = value[key]
-        return _tagged("metric", keys, form, value)
-
-    return figure
+    keys = [key for part in path for key in ([part] if isinstance(part, (str, int)) else part)]
+    return _tagged("metric", keys, form, reduce(lambda value, key: value[key], keys, cast(Any, metrics)))
 
 
 def _tagged(kind: str, keys: Keys, form: str, value: float | None) -> Any:

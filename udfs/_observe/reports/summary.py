@@ -89,7 +89,8 @@ def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "failed", failed
     if figures.seconds:
         yield "time", _time(figures)
-    yield "verdict", _verdict(function)
+    found = function.get("verdict") or verdict(function)._asdict()
+    yield "verdict", f"{presentable(found['text'])} ({found['sureness']})"
 
 
 def _given(figures: FunctionFigures) -> str:
@@ -171,8 +172,3 @@ def _failed(function: Mapping[str, Any]) -> str:
 def _time(figures: FunctionFigures) -> str:
     shown = [state for state in figures.ranking if figures.share(state) >= NAMED]
     return ", ".join(f"{state.value} {share(figures.share(state))}" for state in shown)
-
-
-def _verdict(function: Mapping[str, Any]) -> str:
-    found = function.get("verdict") or verdict(function)._asdict()
-    return f"{presentable(found['text'])} ({found['sureness']})"

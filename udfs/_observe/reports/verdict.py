@@ -89,11 +89,6 @@ def _hangs(f: Figures) -> bool:
     return f.silence > max(MUCH * f.seconds / max(1, f.tasks), LONG_STRETCH * f.latency("max"))
 
 
-def _one_by_one(f: Figures) -> bool:
-    """Whether calls ran one after another, though there were more slots; those that run are in no mean yet."""
-    return f.capacity != 1 and not f.is_open and f.in_flight < 1.5 * f.share(BUSY)
-
-
 def _is_saturated(f: Figures) -> bool:
     """Whether nearly all short calls came first, while few were in flight, or the last calls were short.
 
@@ -110,11 +105,6 @@ def _timed_out(f: Figures) -> float:
     """The part of the calls' time that went to attempts which ran into their limit."""
     limit, total = f.time_limit[1], f.calls_time
     return min(1.0, f.count("timeouts") * limit / total) if total and f.latency("max") >= 0.9 * limit else 0.0
-
-
-def _are_last_calls_slow(f: Figures) -> bool:
-    """Whether the longest call took far longer than others, and most of what a task waited for at its end."""
-    return f.latency("max") > max(SLOW * f.latency("p50"), MUCH * f.time[END] / max(1, f.tasks))
 
 
 def _queue(f: Figures) -> int:
@@ -150,7 +140,8 @@ def _waits(f: Figures, state: State) -> str:
     seen, advice = WAITS[state]
     if state is State.LIMIT and (told := f.learned.get(limit)):
         rate = f"{amount_(told['permits'])} {one_line(told['unit'])} {per_period(told['per'])}"
-        seen, advice = f"calls waited for {{limit}}: {rate}, as the service told, is the limit", HIGHER
+        seen = f"calls waited for {{limit}}: {rate}, as the service told, is the limit"
+        advice = "a higher limit of the service, or a higher at_most= if that is what it is,"
     saves = _saves(_without(f, state)) if state is not State.LIMIT or len(f.limits) < 2 else "helps until another binds"
     return f"{seen.format(limit=one_line(limit), mostly=_mostly(f.errors))}; {advice} {saves}"
 
@@ -179,17 +170,6 @@ def _past_the_row(f: Figures) -> str:
     return f"queue_size={queue:_}" if (queue := _queue(f)) else otherwise
 
 
-def _unblocked(f: Figures) -> str:
-    # Between the blocks other calls went on: then no figure shows what these cost.
-    return "lets the others go on" if f.in_flight >= 1.5 else _saves(_without(f, f.top))
-
-
-def _fewer_tasks(f: Figures) -> str:
-    if f.ran_together:
-        return "tasks ran at the same time: only faster calls, or resources that open faster, would end them earlier"
-    return f"half as many partitions {_saves(f.share(END) / 2, 'about')}"
-
-
 ENDED_BY = {
     "max_failures": "first look why rows fail (run.metrics has examples)",
     "max_calls": "all these calls were made, and rows are left: a higher one goes further",
@@ -205,7 +185,6 @@ WAITS = {  # what else sets the pace, and what helps
     State.BREAKER: ("the circuit breaker was open: the service failed too often{mostly}", "a service that works"),
     State.STORE: ("rows waited for stored results: the store is the limit", "a faster store, or none,"),
 }
-HIGHER = "a higher limit of the service, or a higher at_most= if that is what it is,"
 SLOTS, NO_MORE = "all slots of a task were busy", "and more capacity changes nothing"
 ENDS = (
     Rule(lambda f: f.count("given_up"), _end, "sure"),
@@ -233,9 +212,13 @@ RULES = (  # behind the part of the time that went to the state that cost most
     Rule(lambda f: (f.top in (BUSY, BLOCKED) and f.processor >= MUCH) or (f.top is BLOCKED and f.is_plain),
          lambda f: f"a task's process computed: its processor is the limit, {NO_MORE}; more partitions on more cores, "
                    "or less computing, would help"),
-    Rule(lambda f: f.top is BLOCKED or (f.top is BUSY and _one_by_one(f)),
+    # Calls ran one after another, though there were more slots; those that run are in no mean yet. Where others went on
+    # between the blocks, no figure shows what these cost.
+    Rule(lambda f: f.top is BLOCKED
+                   or (f.top is BUSY and f.capacity != 1 and not f.is_open and f.in_flight < 1.5 * f.share(BUSY)),
          lambda f: f"synchronous code blocked the event loop: other calls waited, {NO_MORE}; if it waits for a "
-                   f"service, an asynchronous client, or a plain def (which runs in threads), {_unblocked(f)}"),
+                   "service, an asynchronous client, or a plain def (which runs in threads), "
+                   f"{'lets the others go on' if f.in_flight >= 1.5 else _saves(_without(f, f.top))}"),
     Rule(lambda f: f.top is BUSY and f.capacity and _is_saturated(f),
          lambda f: f"{SLOTS}, but calls were shorter while few were in flight: the service, or the client's pool, is "
                    f'the limit, {NO_MORE}; capacity="auto" finds how many calls it takes'),
@@ -248,7 +231,8 @@ RULES = (  # behind the part of the time that went to the state that cost most
     Rule(lambda f: f.top is BUSY and f.second in WAITS and f.share(f.second) >= SOME,
          lambda f: f"{SLOTS}, but for {share(f.share(f.second))} {_waits(f, f.second)}, and more with more capacity"),
     Rule(lambda f: f.top is BUSY, lambda f: f"{SLOTS} and calls took {seconds(f.latency('mean'))}; {_more(f)}"),
-    Rule(lambda f: f.top is END and _are_last_calls_slow(f),
+    Rule(lambda f: f.top is END
+                   and f.latency("max") > max(SLOW * f.latency("p50"), MUCH * f.time[END] / max(1, f.tasks)),
          lambda f: f"tasks waited for their last calls: the longest took {seconds(f.latency('max'))}; {_shorter(f)} "
                    f"{_saves(f.share(END), 'about')}"),
     Rule(lambda f: f.top in (HEAD, END) and f.waited >= MUCH and f.options.get("retry") and not _queue(f),
@@ -258,8 +242,12 @@ RULES = (  # behind the part of the time that went to the state that cost most
          lambda f: "slots were free, but the queue was full behind a slow row: half of the calls took "
                    f"{seconds(f.latency('p50'))}, the longest {seconds(f.latency('max'))}; {_past_the_row(f)} "
                    f"{_saves(_without(f, HEAD))}", "sure"),
+    Rule(lambda f: f.top is END and f.ran_together,
+         lambda f: "fewer rows were left than slots, or resources opened and closed; tasks ran at the same time: only "
+                   "faster calls, or resources that open faster, would end them earlier", "sure"),
     Rule(lambda f: f.top is END,
-         lambda f: f"fewer rows were left than slots, or resources opened and closed; {_fewer_tasks(f)}", "sure"),
+         lambda f: "fewer rows were left than slots, or resources opened and closed; half as many partitions "
+                   f"{_saves(f.share(END) / 2, 'about')}", "sure"),
     Rule(lambda f: f.top is State.LIMIT, lambda f: _waits(f, f.top)),  # rows that wait hide how fast they came
     Rule(lambda f: True, lambda f: _waits(f, f.top), "sure"),
 )  # fmt: skip
