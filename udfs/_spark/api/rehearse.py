@@ -31,9 +31,9 @@ from ..column import Called
 from ..evaluations import StreamSource, result_plan
 from ..planner import source_node, wait_node
 from ..rehearsals import Part, RehearsalTask, run_part
-from ..row_counts import count_rows
 from ..schemas import arguments, check_source, column_names
 from .decorator import AsyncUDF, udf_of
+from .dry_run import count_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
