@@ -20,13 +20,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._arrow.objects import stored_type
-from .._chain.chain import Chain, SourceReader
+from .._chain.chain import SourceReader
 from .._chain.plan import ChainPlan, StreamNode
 from .._chain.results import (
     ArrowOutputs,
     ResultPlan,
-    SideOutputValidators,
     are_ambiguous,
+    side_output_validators,
     without_rows,
 )
 from .._engine.loop.bridge import Bridge, pipe
@@ -49,7 +49,7 @@ class ChainTask:
 
     plan: ChainPlan
     results: tuple[ResultPlan, ...]
-    timestamp: str  # the type that `timestamp` means in the DDL of side outputs that are not read yet
+    side_output_type: Callable[[OutputTag], Any]  # the Arrow type of one whose rows are not read yet
     token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
@@ -58,44 +58,22 @@ class ChainTask:
         return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.run(batches)
+
+    def run(self, batches: Iterable[pa.RecordBatch], **how: Any) -> Iterator[pa.RecordBatch]:
+        """Run the chain; `how` is for `start_bridge`."""
         # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
         with self.error_reporting:
-            yield from pipe(filled, self._start, SourceReader(self.plan))
+            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan))
 
-    def side_output_type(self, tag: OutputTag) -> Any:
-        return side_output_type(tag, self.timestamp)
-
-    def _start(
-        self,
-        first: pa.RecordBatch,
-        waited: float,
-        built: Callable[[Chain], None] = lambda chain: None,
-        query: str | None = None,
-    ) -> Bridge[Any, pa.RecordBatch]:
+    def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
             return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
-        side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, built, query)
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """One stage that gives the results that are read of a chain, not bound to a DataFrame yet.
-
-    A single result is its DataFrame. Several results are a `tagged_union`, from which `result_frame` takes each.
-    """
-
-    task: ChainTask
-    schema: spark.StructType  # of the task's batches
-    names: Sequence[str]  # of the columns in the end
-    numbers: Mapping[ResultPlan, int]  # of each result in the tagged union
-
-    def over(self, df: DataFrame) -> DataFrame:
-        frame = findable(df).mapInArrow(self.task, self.schema)
-        return frame if self.schema.names == self.names else frame.toDF(*self.names)
+        side_types = side_output_validators(self.side_output_type, self.results)
+        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, **how)
 
 
 def findable(df: DataFrame) -> DataFrame:
@@ -123,7 +101,8 @@ STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
 )
-Evaluated = tuple[DataFrame, Mapping[ResultPlan, int]]
+# A DataFrame, and what is in it: one result, or several as a `tagged_union`, from which `result_frame` takes each.
+Evaluated = tuple[DataFrame, Sequence[ResultPlan]]
 
 
 class PersistedResults:
@@ -225,39 +204,36 @@ class StreamSource:
             raise FunctionError(STREAMING)
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
-            return self.plan([result]).over(df)
+            return self.evaluate(df, [result])
         if (self, node) not in self.persisted.evaluated:
-            self.persisted.evaluated[self, node] = self.evaluate(df, results, keep=True)
-        evaluated, numbers = self.persisted.evaluated[self, node]
-        if result in numbers:
-            return result_frame(evaluated, numbers[result], result)
+            self.persisted.evaluated[self, node] = self.persisted.persist(self.evaluate(df, results)), results
+        evaluated, known = self.persisted.evaluated[self, node]
+        if result in known:
+            return result_frame(evaluated, known, result)
         assert result.tag is not None
-        packed = result_plan(node, undeclared=True)
-        return unpacked(result_frame(evaluated, numbers[packed], packed), result.tag)
+        return unpacked(result_frame(evaluated, known, result_plan(node, undeclared=True)), result.tag)
 
-    def plan(self, results: Sequence[ResultPlan]) -> Evaluation:
-        """The evaluation that gives these results; if there are several, Arrow has to know the types of all columns."""
+    def task(self, results: Sequence[ResultPlan]) -> ChainTask:
+        """The worker's side of one evaluation that gives these results."""
         nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
         is_source_read = any(result.node is nodes[0] for result in results)
         plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
-        task = ChainTask(plan, tuple(results), timestamp_type(), uuid.uuid4().hex)
-        numbers = {result: number for number, result in enumerate(results)}
+        type_of = partial(side_output_type, timestamp=timestamp_type())
+        return ChainTask(plan, tuple(results), type_of, uuid.uuid4().hex)
+
+    def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
+        """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
+        task, df = self.task(results), findable(df)
         if len(results) == 1:
             schema = results[0].schema
-            return Evaluation(task, findable_schema(schema), schema.names, numbers)
+            frame = df.mapInArrow(task, findable_schema(schema))
+            return frame.toDF(*schema.names) if are_ambiguous(schema.names) else frame
         tagged_union = spark.StructType().add("result", "integer")
-        for result, number in numbers.items():
+        for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
             tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-        return Evaluation(task, tagged_union, tagged_union.names, numbers)
-
-    def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
-        if df.isStreaming and (keep or results[0].tag is not None):
-            raise FunctionError(STREAMING)
-        evaluation = self.plan(results)
-        frame = evaluation.over(df)
-        return (self.persisted.persist(frame) if keep else frame), evaluation.numbers
+        return df.mapInArrow(task, tagged_union)
 
     def _df(self) -> DataFrame:
         if self.origin is None:
@@ -298,9 +274,12 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
         source = ref.source
         if source not in done:
             df = frame(source.origin) if isinstance(source.origin, ResultRef) else source._df()
-            done[source] = source.evaluate(df, list(wanted[source]), keep=len(refs) > 1)
-        evaluated, numbers = done[source]
-        return evaluated if len(numbers) == 1 else result_frame(evaluated, numbers[ref.result], ref.result)
+            results = [*wanted[source]]
+            if df.isStreaming and (len(refs) > 1 or results[0].tag is not None):
+                raise FunctionError(STREAMING)
+            evaluated = source.evaluate(df, results)
+            done[source] = source.persisted.persist(evaluated) if len(refs) > 1 else evaluated, results
+        return result_frame(*done[source], ref.result)
 
     for ref in refs.values():
         need(ref)
@@ -322,8 +301,12 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
     return ResultPlan(node, tag, undeclared, schema, arrow_struct(schema), written)
 
 
-def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
+def result_frame(evaluated: DataFrame, results: Sequence[ResultPlan], result: ResultPlan) -> DataFrame:
+    """One of the results that were evaluated together."""
+    if len(results) == 1:
+        return evaluated
+    number = results.index(result)
+    return evaluated.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:

@@ -7,16 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from .._chain.chain import Chain, SourceReader
+from .._chain.chain import Chain
 from .._engine.calls.recorder import AttemptRecord, Recorder
-from .._engine.loop.bridge import pipe
 from .._rehearsal.service_model import TaskSample
 from .evaluations import ChainTask
 from .pickling import with_import_help
@@ -46,7 +44,6 @@ class RehearsalTask:
         return self.calls // self.tasks + (context.partitionId() < self.calls % self.tasks)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        filled = (batch for batch in batches if batch.num_rows)
         recorders: list[Recorder] = []
         totals: list[Any] = []
 
@@ -57,9 +54,7 @@ class RehearsalTask:
                 operator.observe(recorders[-1])
 
         with self.task.error_reporting:
-            size, start = 0, partial(self.task._start, built=built, query=self.query)
-            for batch in pipe(filled, start, SourceReader(self.task.plan)):
-                size += batch.nbytes
+            size = sum(batch.nbytes for batch in self.task.run(batches, built=built, query=self.query))
             found = []
             for recorder, total in zip(recorders, totals, strict=True):
                 without = total.unpaid + recorder.not_called  # rows that failed as a budget or the sample was used up

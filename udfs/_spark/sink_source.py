@@ -26,38 +26,34 @@ from ._compat import (
     check_data_sources,
 )
 from .monitoring.task_report import TaskReportSpec
-from .sinks import ENTRY_POINT, SinkFigures, SinkTask, letters_in, micro_batch_named, sink_task
+from .sinks import ENTRY_POINT, SinkTask, letters_in, micro_batch_named, sink_task, summed
 
 OF_THE_STREAM = {"checkpointlocation", "queryname"}  # options of `writeStream` that Spark reads, and passes on
 
 logger = logging.getLogger("asyncudf")
 
 
-@dataclasses.dataclass(frozen=True)
-class SinkDeclaration:
-    """What `sink_source` was called with."""
-
-    name: str
-    plan: SinkPlan
-    columns: tuple[str, ...]
-    dead_letters: str | None  # the folder for rows that fail; None where a failed row fails the write
+def sink_class(name: str, plan: SinkPlan, columns: tuple[str, ...], dead_letters: str | None) -> type[DataSource]:
+    """The class for `spark.dataSource.register`; FunctionError if this Spark has no data sources in Python."""
+    check_data_sources()
     # Made here, where Spark pickles the class and knows the driver's channels: the process that plans a write does not.
-    report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec(ENTRY_POINT))
-
-    def as_class(self) -> type[DataSource]:
-        """The class for `spark.dataSource.register`; FunctionError if this Spark has no data sources in Python."""
-        check_data_sources()
-        return type("SinkSource", (_SinkSource,), {"declared": self, "__module__": __name__})
+    declared = {"named": name, "plan": plan, "columns": columns, "dead_letters": dead_letters}
+    reported = {"report_spec": TaskReportSpec(ENTRY_POINT), "__module__": __name__}
+    return type("SinkSource", (_SinkSource,), declared | reported)
 
 
 class _SinkSource(DataSource):
     """Made in a process of Spark's for each write, which has no session."""
 
-    declared: ClassVar[SinkDeclaration]
+    named: ClassVar[str]
+    plan: ClassVar[SinkPlan]
+    columns: ClassVar[tuple[str, ...]]
+    dead_letters: ClassVar[str | None]  # the folder for rows that fail; None where a failed row fails the write
+    report_spec: ClassVar[TaskReportSpec]
 
     @classmethod
     def name(cls) -> str:
-        return cls.declared.name
+        return cls.named
 
     def schema(self) -> Any:
         raise FunctionError(f"{self.name()} is a sink: it can be written to, and not read")
@@ -75,52 +71,45 @@ class _SinkSource(DataSource):
 
     def _planned(
         self, schema: spark.StructType, overwrite: bool, known: set[str], micro_batch: Callable[[], str]
-    ) -> tuple[SinkTask, DeadLetterFolder | None]:
-        declared = self.declared
+    ) -> tuple[SinkTask, Callable[[], str], DeadLetterFolder | None]:
         if overwrite:
-            raise OptionError(f'{declared.name} is a sink, to which rows can only be added: give mode("append")')
+            raise OptionError(f'{self.named} is a sink, to which rows can only be added: give mode("append")')
         if unknown := sorted(option for option in self.options if option.lower() not in known):
             raise OptionError(
-                f"{declared.name} takes no option {unknown[0]!r}: options of the sink are those of "
-                f"sink_source({declared.name!r}, ...)"
+                f"{self.named} takes no option {unknown[0]!r}: options of the sink are those of "
+                f"sink_source({self.named!r}, ...)"
             )
-        folder = None if declared.dead_letters is None else DeadLetterFolder.at(declared.dead_letters)
-        plan = dataclasses.replace(declared.plan, micro_batch=micro_batch)
-        return sink_task(plan, schema, declared.columns, declared.report_spec), folder
+        folder = None if self.dead_letters is None else DeadLetterFolder.at(self.dead_letters)
+        plan = dataclasses.replace(self.plan, micro_batch=micro_batch)
+        return sink_task(plan, schema, self.columns, self.report_spec), micro_batch, folder
 
 
 @dataclasses.dataclass
 class _Ended(WriterCommitMessage):
-    micro_batch: str = ""
-    figures: list[str] = dataclasses.field(default_factory=list)
-    letters: list[bytes] = dataclasses.field(default_factory=list)
+    micro_batch: str
+    ends: list[tuple[str | None, bytes | None]]
 
 
 class _Ends:
     """What is the same for a DataFrame and for a micro-batch."""
 
-    def __init__(self, task: SinkTask, folder: DeadLetterFolder | None) -> None:
-        self._task, self._folder = task, folder
+    def __init__(self, task: SinkTask, micro_batch: Callable[[], str], folder: DeadLetterFolder | None) -> None:
+        self._task, self._micro_batch, self._folder = task, micro_batch, folder
 
-    def _write(self, batches: Iterator[pa.RecordBatch], micro_batch: str) -> _Ended:
-        ended = _Ended(micro_batch)
-        for figures, letters in self._task.ends(batches):
-            if figures is not None:
-                ended.figures.append(figures)
-            if letters is not None:
-                ended.letters.append(letters)
-        return ended
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _Ended(self._micro_batch(), [end for end in self._task.ends(iterator) if end != (None, None)])
 
-    def _commit(self, messages: Sequence[Any], name: str) -> None:
+    def commit(self, messages: Sequence[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
         """All tasks have succeeded: keep the rows that failed. Spark may say so again for the same micro-batch."""
         ended = [message for message in messages if message is not None]
-        figures = SinkFigures.of_tasks(text for message in ended for text in message.figures)
-        letters = [batch for message in ended for packed in message.letters for batch in letters_in(packed)]
+        figures, letters = summed([end for message in ended for end in message.ends])
         if self._folder is not None and letters:
-            self._folder.write(f"{name}.parquet", letters, self._task.letters.names)
+            name = ended[0].micro_batch.replace(" ", "-") or uuid.uuid4().hex
+            batches = [batch for packed in letters for batch in letters_in(packed)]
+            self._folder.write(f"{name}.parquet", batches, self._task.letters.names)
         logger.info("%s: %s", self._task.plan.functions[0].spec.name, figures.rows)
 
-    def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
+    def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:  # noqa: N803
         logger.warning(
             "%s: the write has failed; rows that were written stay written, and are sent again if it is run again, "
             "unless a store= has them as acknowledged",
@@ -128,21 +117,10 @@ class _Ends:
         )
 
 
-class _Writer(_Ends, DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._write(iterator, "")
-
-    def commit(self, messages: Sequence[Any]) -> None:
-        self._commit(messages, uuid.uuid4().hex)
+class _Writer(_Ends, DataSourceArrowWriter): ...
 
 
-class _StreamWriter(_Ends, DataSourceStreamArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._write(iterator, micro_batch_of_task())
-
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        named = next((message.micro_batch for message in messages if message is not None), f"{batchId}")
-        self._commit(messages, named.replace(" ", "-"))
+class _StreamWriter(_Ends, DataSourceStreamArrowWriter): ...
 
 
 @dataclasses.dataclass(frozen=True)

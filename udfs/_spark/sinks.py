@@ -7,7 +7,6 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
-from .._chain.chain import Chain, SourceReader
+from .._chain.chain import Chain
 from .._chain.function_plan import ACKNOWLEDGED, SinkPlan, no_micro_batch
 from .._chain.plan import ChainPlan, StreamNode, WaitFactory
 from .._chain.results import ERROR_GROUP, ResultPlan, packed
-from .._engine.loop.bridge import pipe
 from .._errors.safe import named_error
 from .._functions.options import Options
 from .._functions.side_outputs import DEAD_LETTERS
@@ -31,7 +29,7 @@ from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
 from .schemas import arguments, as_nullable, check_source, column_names, joined_schema
-from .types import parsed_offline
+from .types import parsed_offline, side_output_type
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
@@ -87,6 +85,12 @@ class SinkFigures:
         return total
 
 
+def summed(ends: Sequence[tuple[str | None, bytes | None]]) -> tuple[SinkFigures, list[bytes]]:
+    """The figures and the dead letters of all tasks, of what `SinkTask.ends` gave in each."""
+    figures = SinkFigures.of_tasks(figures for figures, _ in ends if figures is not None)
+    return figures, [bytes(letters) for _, letters in ends if letters is not None]
+
+
 @dataclasses.dataclass(frozen=True)
 class SinkTask(ChainTask):
     """The worker's side of a sink: one task's dead letters, packed, and at its end its figures."""
@@ -106,17 +110,15 @@ class SinkTask(ChainTask):
         (None, None) is a sign of life.
         """
         figures, chains, held = SinkFigures(), list[Chain](), list[pa.RecordBatch]()
-        start = partial(self._start, built=chains.append)
-        with self.error_reporting:
-            for letters in pipe(filter(len, batches), start, SourceReader(self.plan)):
-                if not letters.num_rows:
-                    yield None, None
-                    continue
-                figures.note_failures(_failures(letters))
-                held.append(letters)
-                if sum(batch.nbytes for batch in held) >= LETTERS_AT_ONCE:
-                    yield None, packed(held, COMPRESSED)
-                    held.clear()
+        for letters in self.run(batches, built=chains.append):
+            if not letters.num_rows:
+                yield None, None
+                continue
+            figures.note_failures(_failures(letters))
+            held.append(letters)
+            if sum(batch.nbytes for batch in held) >= LETTERS_AT_ONCE:
+                yield None, packed(held, COMPRESSED)
+                held.clear()
         for chain in chains:
             (operator,) = chain.counted.values()
             figures.metrics = operator.counters.totals
@@ -163,7 +165,7 @@ def sink_task(
     factory = WaitFactory(dataclasses.replace(plan, spec=spec), positions, names)
     node = StreamNode(factory, (source,), source.layout.with_columns(group), None)
     result = ResultPlan(node, DEAD_LETTERS, False, letters, arrow_struct(letters), ERROR_GROUP.arrow_type)
-    return SinkTask(ChainPlan((source, node)), (result,), "timestamp_ltz", uuid.uuid4().hex, report_spec=report_spec)
+    return SinkTask(ChainPlan((source, node)), (result,), side_output_type, uuid.uuid4().hex, report_spec=report_spec)
 
 
 def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[SinkFigures, DataFrame]:
@@ -171,8 +173,7 @@ def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[Sin
     df = without_old_errors(df)
     task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
     ends = findable(df).mapInArrow(task, STAGE).collect()
-    figures = SinkFigures.of_tasks(end["figures"] for end in ends if end["figures"] is not None)
-    letters = [bytes(end["letters"]) for end in ends if end["letters"] is not None]
+    figures, letters = summed(ends)
     return figures, letters_frame(df.sparkSession, letters, task.letters)
 
 

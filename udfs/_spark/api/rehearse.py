@@ -222,7 +222,7 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
             careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
             called = udf.spec, options.replace(careful), udf.returns
             node = wait_node(source_node(part), *called, part.columns, None, None, result, part)
-            task = StreamSource.of(part, False, None, None).plan([result_plan(node)]).task
+            task = StreamSource.of(part, False, None, None).task([result_plan(node)])
             # One call may be of fewer rows than a batch has.
             found.append(run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
         return found
