@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import one_line
-from .pickling import with_import_help
+from .pickling import Travelling
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -201,7 +201,7 @@ def column_udf(function: Batches, data_type: spark.DataType) -> Any:
     return made(given, column_type(data_type))
 
 
-class _PandasAdapter:
+class _PandasAdapter(Travelling):
     """A function of Arrow arrays as a pandas UDF, for Spark before 4.1; the arrays bypass the conversion to pandas.
 
     Pandas has no exact form for many values: whole numbers beside a NULL become floats. But Spark only counts the rows
@@ -215,9 +215,6 @@ class _PandasAdapter:
         self.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
         self.function = function
         self._is_struct = is_struct
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         chain = _chain()

@@ -36,7 +36,7 @@ from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._compat import change_setting
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
-from .pickling import with_import_help
+from .pickling import Travelling
 from .planner import rows_node
 from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
@@ -44,7 +44,7 @@ from .worker import ErrorReporting, start_bridge
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainTask:
+class ChainTask(Travelling):
     """The worker's side of a chain, for `mapInArrow`."""
 
     plan: ChainPlan
@@ -53,9 +53,6 @@ class ChainTask:
     token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.run(batches)
@@ -320,18 +317,14 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     for node in writers:
         assert node.factory is not None
         for field in node.parents[0].schema.fields:
-            _merge(columns, field, node.factory.name)
+            known, name = columns.setdefault(field.name.lower(), field), node.factory.name
+            if known.dataType != field.dataType:
+                raise FunctionError(
+                    f"the dead letters of this stream cannot be one table: column {field.name!r} is "
+                    f"{known.dataType.simpleString()} before {name} and {field.dataType.simpleString()} at it; "
+                    "rename it, or read the side outputs of the stream before the change"
+                )
     return list(columns.values())
-
-
-def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name: str) -> None:
-    known = columns.setdefault(field.name.lower(), field)
-    if known.dataType != field.dataType:
-        raise FunctionError(
-            f"the dead letters of this stream cannot be one table: column {field.name!r} is "
-            f"{known.dataType.simpleString()} before {name} and {field.dataType.simpleString()} at it; "
-            "rename it, or read the side outputs of the stream before the change"
-        )
 
 
 @dataclasses.dataclass(frozen=True)

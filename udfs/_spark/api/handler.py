@@ -29,7 +29,7 @@ from ..._stores.base import need
 from ..._stores.redis import checked_url
 from ..column import MIN_BATCH_ROWS
 from ..monitoring.task_report import TaskReportSpec
-from ..pickling import with_import_help
+from ..pickling import Travelling
 from ..planner import plan_declared_function
 from ..worker import ErrorReporting, start_function
 from .decorator import udf_of
@@ -106,7 +106,7 @@ def _check_limits(function: str, options: Options) -> None:
     checked_url(options.coordinator, "coordinator")
 
 
-class BatchHandler:
+class BatchHandler(Travelling):
     """What `batch_handler` returns."""
 
     # Results come as calls finish, in batches of any size: `_resized` gives them the sizes of the batches that came in.
@@ -117,9 +117,6 @@ class BatchHandler:
         self._plan = plan
         self._are_whole = [without_none(hints.get(name)) is int for name in plan.spec.parameters]
         self._error_reporting = ErrorReporting()
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         sizes: deque[int] = deque()

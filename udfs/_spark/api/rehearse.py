@@ -36,7 +36,7 @@ from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposal
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from ..column import Called
 from ..evaluations import ChainTask, StreamSource, result_plan
-from ..pickling import with_import_help
+from ..pickling import Travelling
 from ..planner import source_node, wait_node
 from ..schemas import arguments, check_source, column_names
 from .decorator import AsyncUDF, udf_of
@@ -145,23 +145,23 @@ def _called(
                 "locate('code')), or the function and its columns: rehearse(df, locate, 'code'); not "
                 f"{safe_repr(function)}. An alias or an expression around the column hides the function"
             )
-        udf = udf_of(function, returns, options)
-        return udf, df, list(column_names(columns, df.schema, df))
+        return udf_of(function, returns, options), df, list(column_names(columns, df.schema, df))
+    udf: AsyncUDF[..., Any] = made.udf
+    who = udf.spec.name
     if columns or returns is not None:
         left_out = [*map(str, columns), *["returnType"] * (returns is not None)]
-        raise OptionError(f"{made.spec.name}(...) has its columns and type already; leave out {', '.join(left_out)}")
+        raise OptionError(f"{who}(...) has its columns and type already; leave out {', '.join(left_out)}")
     for one in made.columns:
         if not isinstance(one, str) and (inner := vars(one).get("_asyncudf")) is not None:
+            other = inner.udf.spec.name
             raise OptionError(
-                f"{made.spec.name} takes what {inner.spec.name} gives, and rehearse reads the rows several times and "
-                f"would call {inner.spec.name} for all of them: add its column first, persist() the DataFrame, and "
-                f"rehearse {made.spec.name} with that column"
+                f"{who} takes what {other} gives, and rehearse reads the rows several times and would call {other} for "
+                f"all of them: add its column first, persist() the DataFrame, and rehearse {who} with that column"
             )
-    udf = AsyncUDF(made.spec, made.options, made.returns)
     if options:
         udf = udf.with_options(**options)
-        if udf.spec.parameters != made.spec.parameters:  # some keep their defaults
-            udf.spec = udf.spec.with_columns(made.spec.parameters)
+        if udf.spec.parameters != made.udf.spec.parameters:  # some keep their defaults
+            udf.spec = udf.spec.with_columns(made.udf.spec.parameters)
     given = [sf.col(one) if isinstance(one, str) else one for one in made.columns]
     names = [f"c{number}" for number in range(len(given))]
     if len(udf.spec.parameters) == len(names):
@@ -238,16 +238,13 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
 
 
 @dataclasses.dataclass(frozen=True)
-class RehearsalTask:
+class RehearsalTask(Travelling):
     """The worker's side, for `mapInArrow`: runs a chain of one function, and gives what its calls came to."""
 
     task: ChainTask
     calls: int | None  # at most, in all tasks; None: one for each row
     tasks: int
     query: str  # of both parts: a budget of one query is for both
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     @property
     def most(self) -> int:
