@@ -195,7 +195,6 @@ class Chain:
         self._batches.taken()
 
     def end_of_input(self) -> None:
-        """Say that nothing follows."""
         self.head.end_of_input()
 
     async def run(self) -> None:
@@ -212,7 +211,6 @@ class Chain:
                 self._markers.stop()
 
     def fail(self, error: BaseException) -> None:
-        """End all operators with an error; the first one counts."""
         for operator in self._operators:
             operator.abort(error)
 

@@ -170,7 +170,6 @@ _commented = to_arrow_type(spark.StructType().add("n", "long", True, {"comment":
 
 
 def column_type(data_type: spark.DataType) -> spark.DataType:
-    """The type of a column as Spark takes it."""
     # Before Spark 4.2 what comes from Python has no metadata (a COMMENT of DDL is some), and both types must be equal.
     if _commented.field(0).metadata is None:
         data_type = copy.deepcopy(data_type)

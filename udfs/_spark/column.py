@@ -68,7 +68,6 @@ class ColumnTask(Travelling):
         return InputBatch(records_of(rows, repeat(token)), token, sum(map(size_as_objects, columns)))
 
     def _declared(self, columns: Sequence[pa.Array]) -> list[pa.DataType]:
-        """The types of the columns as the function sees them."""
         # Spark does not tell which columns are of user-defined types: the function's annotations do.
         who, user_defined = self.function_plan.spec.name, self._user_defined
         return [
@@ -113,7 +112,6 @@ class Called(NamedTuple):
 
 
 def column(udf: Any, columns: Sequence[Any]) -> Column:
-    """The column of an AsyncUDF, which reads these."""
     spec = udf.spec
     function_plan, data_type = plan_function(spec, udf.options, udf.returns)
     for given in columns:

@@ -172,7 +172,6 @@ class StreamSource:
 
     @property
     def frame_type(self) -> type[DataFrame]:
-        """The class of the DataFrames of the chain's results."""
         if isinstance(self.origin, ResultRef):
             return self.origin.source.frame_type
         return DataFrame if self.origin is None else type(self.origin)
@@ -211,7 +210,6 @@ class StreamSource:
         return unpacked(result_frame(evaluated, known, result_plan(node, undeclared=True)), result.tag)
 
     def task(self, results: Sequence[ResultPlan]) -> ChainTask:
-        """The worker's side of one evaluation that gives these results."""
         nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
         is_source_read = any(result.node is nodes[0] for result in results)
         plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
@@ -299,7 +297,6 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
 
 
 def result_frame(evaluated: DataFrame, results: Sequence[ResultPlan], result: ResultPlan) -> DataFrame:
-    """One of the results that were evaluated together."""
     if len(results) == 1:
         return evaluated
     number = results.index(result)

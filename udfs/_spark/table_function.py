@@ -86,7 +86,6 @@ class TableTask(Travelling):
             )
 
     def handler(self) -> type:
-        """The class that Spark takes for a table function."""
         task = self
 
         # cloudpickle sends a nested class by value. So a worker without this library can load the class, and fails at
@@ -232,7 +231,6 @@ def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:
 def register_table_function(
     session: SparkSession, name: str, spec: FunctionSpec, options: Options, returns: Any
 ) -> None:
-    """Make a function callable in SQL as `name(TABLE(t), 'column', ...)`."""
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name)

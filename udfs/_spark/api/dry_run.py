@@ -160,8 +160,6 @@ def _seconds(calls: int, latency: float, capacity: float, tasks: int, options: O
 
 
 class RowCounts(NamedTuple):
-    """What a function would read."""
-
     rows: int
     called: int  # rows that make a call
     distinct: int | None  # arguments of these; None if Spark cannot compare them

@@ -30,7 +30,7 @@ from ..._stores.redis import checked_url
 from ..column import MIN_BATCH_ROWS
 from ..monitoring.task_report import TaskReportSpec
 from ..pickling import Travelling
-from ..planner import plan_declared_function
+from ..planner import not_inferred, plan_function_offline
 from ..worker import ErrorReporting, start_function
 from .decorator import udf_of
 
@@ -75,7 +75,10 @@ def batch_handler(
     udf.spec.check_column_function(udf.options)
     udf.spec.check_takes_columns()
     _check_limits(udf.spec.name, udf.options)
-    return BatchHandler(plan_declared_function(udf.spec, udf.options, udf.returns))
+    plan = plan_function_offline(udf.spec, udf.options, udf.returns)
+    if plan.declared is None:
+        raise not_inferred(udf.spec)
+    return BatchHandler(plan)
 
 
 def _check_limits(function: str, options: Options) -> None:
@@ -107,8 +110,6 @@ def _check_limits(function: str, options: Options) -> None:
 
 
 class BatchHandler(Travelling):
-    """What `batch_handler` returns."""
-
     # Results come as calls finish, in batches of any size: `_resized` gives them the sizes of the batches that came in.
 
     def __init__(self, plan: FunctionPlan) -> None:
@@ -152,7 +153,6 @@ class BatchHandler(Travelling):
         )
 
     def _of_process(self) -> FunctionPlan:
-        """The plan, with a coordinator where one is given."""
         options = self._plan.options
         if options.coordinator is None:
             return self._plan

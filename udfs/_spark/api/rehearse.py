@@ -204,7 +204,6 @@ def _cores(df: DataFrame) -> int:
 
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
-    """Make so many calls, or those of all rows, in one or two parts."""
     options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
     if not (rows := min(sample * batch, counted.called)):
         return []
@@ -248,7 +247,6 @@ class RehearsalTask(Travelling):
 
     @property
     def most(self) -> int:
-        """Calls of this task."""
         if self.calls is None:
             return sys.maxsize
         context = TaskContext.get()
@@ -277,8 +275,6 @@ class RehearsalTask(Travelling):
 
 
 class Part(NamedTuple):
-    """What the tasks of one part of a sample did."""
-
     tasks: list[TaskSample]
     seconds: float  # of the query
 
@@ -293,7 +289,6 @@ class Part(NamedTuple):
 
 
 def _run_part(df: DataFrame, task: RehearsalTask) -> Part:
-    """Make the calls of these rows."""
     began = time.monotonic()
     numbered = df.toDF(*map(str, range(len(df.columns))))  # the task knows their names; Spark takes none with dots here
     rows = numbered.mapInArrow(task, "record string").collect()

@@ -17,8 +17,7 @@ from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode
 from ..._limits.failures import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
-from ..sink_source import sink_class
-from ..sinks import micro_batch_named, plan_sink, run_sink, stream_of
+from ..sinks import micro_batch_named, plan_sink, run_sink, sink_class, stream_of
 from .decorator import AsyncUDF, udf_of
 
 if TYPE_CHECKING:
