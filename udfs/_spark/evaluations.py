@@ -324,32 +324,21 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     return list(columns.values())
 
 
-@dataclasses.dataclass(frozen=True)
-class Unpack:
-    """The worker's side of reading an undeclared side output: its rows were written packed, without a declared type."""
+def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
+    """The rows of one tag among those of all undeclared side outputs, which were written without a declared type."""
+    schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
+    name, wanted, error_reporting = tag.name, list(map(stored_type, group.arrow_types)), ErrorReporting()
 
-    name: str
-    arrow_types: tuple[Any, ...]
-    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for packed in batch.column(0):
-                with self.error_reporting, pa.ipc.open_stream(packed.as_py()) as stream:
-                    if tuple(stream.schema.types) != self.arrow_types:
+            for rows in batch.column(0):
+                with error_reporting, pa.ipc.open_stream(rows.as_py()) as stream:
+                    if (written := stream.schema.types) != wanted:
+                        one, other = (", ".join(map(str, types)) for types in (written, wanted))
                         raise FunctionError(
-                            f"the side output {self.name!r} was written as ({_names_of(stream.schema.types)}) and is "
-                            f"read as ({_names_of(self.arrow_types)}); use the same OutputTag for both"
+                            f"the side output {name!r} was written as ({one}) and is read as ({other}); use the same "
+                            "OutputTag for both"
                         )
                     yield from stream
 
-
-def _names_of(arrow_types: Sequence[Any]) -> str:
-    return ", ".join(map(str, arrow_types))
-
-
-def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
-    """The rows of one tag among those of all undeclared side outputs."""
-    rows = packed.where(sf.col("tag") == tag.name).select("rows")
-    schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
-    return rows.mapInArrow(Unpack(tag.name, tuple(map(stored_type, group.arrow_types))), schema)
+    return packed.where(sf.col("tag") == name).select("rows").mapInArrow(unpack, schema)
