@@ -157,7 +157,7 @@ def test_a_worker_that_cannot_import_says_which_line_mends_it(
     if entry_point == "operator":
         source = StreamSource.of(None, False, None, False)
         stream = AsyncStream._at(source, rows_node(StructType().add("x", IntegerType()))).ordered_wait(udf)
-        task = source.plan([stream._ref.result]).task
+        task = source.task([stream._ref.result])
     elif "table function" in entry_point:
         pytest.importorskip("pyspark.sql.worker.analyze_udtf")  # from Spark 4.0 on
         session = mock.Mock(spec=["udf", "udtf"])

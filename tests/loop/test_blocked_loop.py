@@ -143,7 +143,7 @@ def run(function: Any, rows: list[Any], **options: Any) -> Bridge[Any, Any]:
 def run_chain(build: Callable[[AsyncStream], AsyncStream], rows: int = 1) -> None:
     source = StreamSource.of(None, False, None, False)
     stream = build(AsyncStream._at(source, rows_node(parsed("n int"))))
-    task = source.plan([stream._ref.result]).task
+    task = source.task([stream._ref.result])
     list(task(iter([pa.RecordBatch.from_pydict({"n": range(rows)}, schema=pa.schema([("n", pa.int32())]))])))
 
 

@@ -35,7 +35,7 @@ from asyncudf._observe.export import task_line
 from asyncudf._observe.run_metrics import RunMetrics
 from asyncudf._observe.reports.run_report import _page
 from asyncudf._observe.reports.summary import summary
-from asyncudf._spark.monitoring.run_frame import SCHEMA, _row
+from asyncudf._spark.api.monitor import SCHEMA, _row
 
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider([reader]))

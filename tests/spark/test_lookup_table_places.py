@@ -65,7 +65,7 @@ def test_a_table_of_the_catalog(spark, name, warehouse, journal):
 
 
 def test_a_table_is_made_without_a_job(spark, name, no_job):
-    table = LookupTable(spark, name, length)._table
+    table = LookupTable(spark, name, length)
     with no_job:
         table._make(spark.createDataFrame([], "`a.b ``c``` array<map<string,struct<`d e`:int>>>").schema)
     assert spark.table(name).select("arguments.*").columns == ["a.b `c`"]

@@ -27,8 +27,7 @@ from pyspark.sql import types as spark
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, inside, setting
-from .._spark.lookup_table import LITERAL_PATH, is_missing, wave_name
-from .._spark.row_counts import observed
+from .._spark.api.lookup_table import LITERAL_PATH, is_missing, observed, wave_name
 from .._spark.types import parsed_offline
 from .journal import REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask

@@ -21,7 +21,7 @@ from .._errors.exceptions import AsyncUDFError
 from .._errors.failure import Failure
 from .._errors.records import LETTER_FIELDS, error_text
 from .._errors.safe import safe_repr
-from .._spark.pickling import with_import_help
+from .._spark.pickling import Travelling
 from .._spark.worker import ErrorReporting
 from .._stores.base import ResultStore
 from .journal import REUSED
@@ -42,15 +42,12 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(Travelling):
     """What all tasks know; `declared`: the Arrow types of the arguments."""
 
     work: Work
     declared: tuple[Any, ...]
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting, kw_only=True)
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Batches) -> Batches:
         with self.error_reporting:

@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, islice, repeat
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -131,19 +132,19 @@ class Sampler:
         return at_work + self._without_processor()
 
 
-class ResultOutputs(Protocol):
+class ResultOutputs(ABC):
     """Where the rows leave a chain."""
 
+    @abstractmethod
     def outputs(self, node: StreamNode) -> Iterable[Output]:
         """The outputs for what is read of a node's rows and of its operator's side rows."""
-        ...
 
     def latencies(self, node: StreamNode) -> list[Output]:
         """Where the latencies up to a node's operator are read."""
-        ...
+        return []
 
     def close(self) -> None:
-        """All operators have ended."""
+        """All operators have ended, and closed their outputs."""
 
 
 class Chain:
@@ -193,7 +194,6 @@ class Chain:
         self._batches.taken()
 
     def end_of_input(self) -> None:
-        """Say that nothing follows."""
         self.head.end_of_input()
 
     async def run(self) -> None:
@@ -210,7 +210,6 @@ class Chain:
                 self._markers.stop()
 
     def fail(self, error: BaseException) -> None:
-        """End all operators with an error; the first one counts."""
         for operator in self._operators:
             operator.abort(error)
 

@@ -71,7 +71,6 @@ class TaskEnvironment:
         return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
 
     def stored(self, plan: FunctionPlan) -> StoredResults:
-        """The results of a function in its store, for one operator."""
         assert plan.options.store is not None
         store = of_task(plan.options.store, self.stores)
         if self.folder is not None:

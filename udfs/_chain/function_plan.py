@@ -38,7 +38,6 @@ class FunctionPlan:
 
     @property
     def captures(self) -> bool:
-        """Whether a result is the struct of value and error."""
         return self.options.on_error is OnError.CAPTURE
 
     @property
@@ -98,7 +97,6 @@ class FunctionPlan:
         return ResultKeys(key_name(function), version, declared, key, defaults_of(function))
 
     def vector_codec(self, names: Sequence[str], arrow_types: Sequence[Any]) -> VectorCodec:
-        """Turns rows of these columns into vectors, and the results of a vectorized function into values."""
         return VectorCodec(self.spec.name, self.spec.vectors, names, arrow_types, self.declared)
 
     def check_stored(self) -> None:

@@ -73,7 +73,6 @@ class ChainPlan:
 
     @property
     def functions(self) -> list[FunctionPlan]:
-        """The functions that make calls, from the head to the tail."""
         return [node.factory.function_plan for node in self.nodes if isinstance(node.factory, WaitFactory)]
 
     @property
@@ -119,7 +118,6 @@ class StreamNode:
     schema: Any  # the same as a Spark StructType, for planning
 
     def may_write(self, tag: OutputTag) -> bool:
-        """Whether its operator may write to a side output."""
         return self.factory is not None and self.factory.may_write(tag)
 
     def path(self) -> Iterator[StreamNode]:
@@ -320,8 +318,6 @@ class FilterFactory(OperatorFactory):
 
 @dataclasses.dataclass(frozen=True)
 class AssignFactory(OperatorFactory):
-    """`assign_timestamps_and_watermarks`."""
-
     strategy: WatermarkStrategy
     position: int | None  # of the strategy's column
     name = "assign_timestamps_and_watermarks"
@@ -355,8 +351,6 @@ def _microseconds(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WatermarkColumnFactory(OperatorFactory):
-    """`with_watermark_column`."""
-
     name = "with_watermark_column"
 
     def project(self, before: RowLayout) -> Projection:
@@ -368,8 +362,6 @@ class WatermarkColumnFactory(OperatorFactory):
 
 @dataclasses.dataclass(frozen=True)
 class UnionFactory(OperatorFactory):
-    """`union`."""
-
     group: ColumnGroup  # the rows that come out
     name = "union"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,8 @@ from .._arrow.rows import as_normalized, error_type, normalized
 from .._arrow.validation import validator
 from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
 from .._errors.records import LETTER_FIELDS
-from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
+from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
+from .chain import ResultOutputs
 from .plan import StreamNode
 
 BatchEncoder = Callable[[Sequence[pa.Array]], pa.RecordBatch]  # makes a batch for Spark of one result's columns
@@ -39,23 +41,17 @@ class ResultPlan:
     written: Any = dataclasses.field(compare=False)  # the Arrow type of the values that are written to the tag
 
 
-class SingleOutput:
+@dataclasses.dataclass(frozen=True)
+class SingleOutput(ResultOutputs):
     """Passes the results of a function alone to an output."""
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
+    output: Output
 
     def outputs(self, node: StreamNode) -> list[Output]:
-        return [] if node.factory is None else [self._output]
-
-    def latencies(self, node: StreamNode) -> list[Output]:
-        return []
-
-    def close(self) -> None:
-        """The operator has closed the output."""
+        return [] if node.factory is None else [self.output]
 
 
-class ArrowOutputs:
+class ArrowOutputs(ResultOutputs):
     """Writes the results that are read as batches for Spark; a full batch has so many `rows`.
 
     `type_of`: the Arrow type of a tag's rows, where it is not read under its name.
@@ -231,22 +227,19 @@ def _as_field(column: pa.Array, field: pa.Field) -> pa.Array:
     return column if column.type == field.type else column.cast(field.type)
 
 
-class SideOutputValidators:
+def side_output_validators(
+    type_of: Callable[[OutputTag], Any], results: Sequence[ResultPlan] | None = None
+) -> SideTypes:
     """The checks of rows of side outputs, by tag; a side output that is not read has none.
 
     Without `results` all are read; `type_of`: the Arrow type of a tag's rows, where it is not read under its name.
     """
+    known = {result.tag: result.written for result in results or () if result.tag is not None}
+    keeps_undeclared = results is None or any(result.undeclared for result in results)
 
-    def __init__(self, type_of: Callable[[OutputTag], Any], results: Sequence[ResultPlan] | None = None) -> None:
-        self._type_of = type_of
-        self._known = {result.tag: result.written for result in results or () if result.tag is not None}
-        self._keeps_undeclared = results is None or any(result.undeclared for result in results)
-        self._validators: dict[OutputTag, Callable[[Any], Any] | None] = {}
+    @functools.cache
+    def check(tag: OutputTag) -> Callable[[Any], Any] | None:
+        struct_type = known.get(tag) or (type_of(tag) if keeps_undeclared else None)
+        return None if struct_type is None else validator(f"side output {tag.name!r}", struct_type, row=True)
 
-    def __call__(self, tag: OutputTag) -> Callable[[Any], Any] | None:
-        if tag not in self._validators:
-            struct_type = self._known.get(tag) or (self._type_of(tag) if self._keeps_undeclared else None)
-            self._validators[tag] = (
-                None if struct_type is None else validator(f"side output {tag.name!r}", struct_type, row=True)
-            )
-        return self._validators[tag]
+    return check

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import one_line
-from .pickling import with_import_help
+from .pickling import Travelling
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -170,7 +170,6 @@ _commented = to_arrow_type(spark.StructType().add("n", "long", True, {"comment":
 
 
 def column_type(data_type: spark.DataType) -> spark.DataType:
-    """The type of a column as Spark takes it."""
     # Before Spark 4.2 what comes from Python has no metadata (a COMMENT of DDL is some), and both types must be equal.
     if _commented.field(0).metadata is None:
         data_type = copy.deepcopy(data_type)
@@ -201,7 +200,7 @@ def column_udf(function: Batches, data_type: spark.DataType) -> Any:
     return made(given, column_type(data_type))
 
 
-class _PandasAdapter:
+class _PandasAdapter(Travelling):
     """A function of Arrow arrays as a pandas UDF, for Spark before 4.1; the arrays bypass the conversion to pandas.
 
     Pandas has no exact form for many values: whole numbers beside a NULL become floats. But Spark only counts the rows
@@ -215,9 +214,6 @@ class _PandasAdapter:
         self.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
         self.function = function
         self._is_struct = is_struct
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         chain = _chain()

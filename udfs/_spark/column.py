@@ -18,12 +18,10 @@ from .._engine.operators.input import InputElement
 from .._engine.operators.memory import BatchToken, InputBatch
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import safe_repr
-from .._functions.options import Options
-from .._functions.signature import FunctionSpec
 from ._compat import column_udf
 from .monitoring.task_report import TaskReportSpec
 from .objects import of_batch, user_defined_parameters, user_defined_type
-from .pickling import with_import_help
+from .pickling import Travelling
 from .planner import plan_function
 from .types import active_session
 from .worker import ErrorReporting, start_function
@@ -33,7 +31,7 @@ MONTHS = 21  # pyarrow's number of their type, all that it says of an array of t
 MIN_BATCH_ROWS = 1000  # results in a batch, also where Spark's input batches are smaller
 
 
-class ColumnTask:
+class ColumnTask(Travelling):
     """The worker's side of a column: turns an iterator of Arrow arrays into one of results, in the same order."""
 
     # Spark matches results with input rows by their number alone: one result for each row, in the order of the rows,
@@ -47,9 +45,6 @@ class ColumnTask:
         self._user_defined = user_defined_parameters(function_plan.spec)
         self._error_reporting = ErrorReporting()
         self._report_spec = TaskReportSpec("column")
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._error_reporting:
@@ -73,7 +68,6 @@ class ColumnTask:
         return InputBatch(records_of(rows, repeat(token)), token, sum(map(size_as_objects, columns)))
 
     def _declared(self, columns: Sequence[pa.Array]) -> list[pa.DataType]:
-        """The types of the columns as the function sees them."""
         # Spark does not tell which columns are of user-defined types: the function's annotations do.
         who, user_defined = self.function_plan.spec.name, self._user_defined
         return [
@@ -113,21 +107,20 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
 class Called(NamedTuple):
     """What a column is made of; `rehearse` asks for it."""
 
-    spec: FunctionSpec
-    options: Options
-    returns: Any
+    udf: Any  # the AsyncUDF
     columns: tuple[Any, ...]
 
 
-def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence[Any]) -> Column:
-    function_plan, data_type = plan_function(spec, options, returns)
+def column(udf: Any, columns: Sequence[Any]) -> Column:
+    spec = udf.spec
+    function_plan, data_type = plan_function(spec, udf.options, udf.returns)
     for given in columns:
         if not isinstance(given, (str, Column)):
             raise FunctionError(
                 f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
             )
     native = column_udf(ColumnTask(function_plan), data_type)
-    if not options.deterministic:
+    if not udf.options.deterministic:
         native = native.asNondeterministic()
     try:
         result: Column = native(*columns)
@@ -136,7 +129,7 @@ def column(spec: FunctionSpec, options: Options, returns: Any, columns: Sequence
             raise
         raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]
-    result._asyncudf = Called(spec, options, returns, tuple(columns))  # type: ignore[attr-defined]
+    result._asyncudf = Called(udf, tuple(columns))  # type: ignore[attr-defined]
     return result
 
 

@@ -20,13 +20,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._arrow.objects import stored_type
-from .._chain.chain import Chain, SourceReader
+from .._chain.chain import SourceReader
 from .._chain.plan import ChainPlan, StreamNode
 from .._chain.results import (
     ArrowOutputs,
     ResultPlan,
-    SideOutputValidators,
     are_ambiguous,
+    side_output_validators,
     without_rows,
 )
 from .._engine.loop.bridge import Bridge, pipe
@@ -36,7 +36,7 @@ from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._compat import change_setting
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
-from .pickling import with_import_help
+from .pickling import Travelling
 from .planner import rows_node
 from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
@@ -44,58 +44,33 @@ from .worker import ErrorReporting, start_bridge
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainTask:
+class ChainTask(Travelling):
     """The worker's side of a chain, for `mapInArrow`."""
 
     plan: ChainPlan
     results: tuple[ResultPlan, ...]
-    timestamp: str  # the type that `timestamp` means in the DDL of side outputs that are not read yet
+    side_output_type: Callable[[OutputTag], Any]  # the Arrow type of one whose rows are not read yet
     token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
 
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
-
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.run(batches)
+
+    def run(self, batches: Iterable[pa.RecordBatch], **how: Any) -> Iterator[pa.RecordBatch]:
+        """Run the chain; `how` is for `start_bridge`."""
         # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
         with self.error_reporting:
-            yield from pipe(filled, self._start, SourceReader(self.plan))
+            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan))
 
-    def side_output_type(self, tag: OutputTag) -> Any:
-        return side_output_type(tag, self.timestamp)
-
-    def _start(
-        self,
-        first: pa.RecordBatch,
-        waited: float,
-        built: Callable[[Chain], None] = lambda chain: None,
-        query: str | None = None,
-    ) -> Bridge[Any, pa.RecordBatch]:
+    def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
             return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
-        side_types = SideOutputValidators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, built, query)
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """One stage that gives the results that are read of a chain, not bound to a DataFrame yet.
-
-    A single result is its DataFrame. Several results are a `tagged_union`, from which `result_frame` takes each.
-    """
-
-    task: ChainTask
-    schema: spark.StructType  # of the task's batches
-    names: Sequence[str]  # of the columns in the end
-    numbers: Mapping[ResultPlan, int]  # of each result in the tagged union
-
-    def over(self, df: DataFrame) -> DataFrame:
-        frame = findable(df).mapInArrow(self.task, self.schema)
-        return frame if self.schema.names == self.names else frame.toDF(*self.names)
+        side_types = side_output_validators(self.side_output_type, self.results)
+        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, **how)
 
 
 def findable(df: DataFrame) -> DataFrame:
@@ -123,7 +98,8 @@ STREAMING = (
     "several results of a streaming DataFrame cannot be kept, and side outputs are such; use "
     "writeStream.foreachBatch(f) with AsyncStream(batch) inside f"
 )
-Evaluated = tuple[DataFrame, Mapping[ResultPlan, int]]
+# A DataFrame, and what is in it: one result, or several as a `tagged_union`, from which `result_frame` takes each.
+Evaluated = tuple[DataFrame, Sequence[ResultPlan]]
 
 
 class PersistedResults:
@@ -196,7 +172,6 @@ class StreamSource:
 
     @property
     def frame_type(self) -> type[DataFrame]:
-        """The class of the DataFrames of the chain's results."""
         if isinstance(self.origin, ResultRef):
             return self.origin.source.frame_type
         return DataFrame if self.origin is None else type(self.origin)
@@ -225,39 +200,35 @@ class StreamSource:
             raise FunctionError(STREAMING)
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
-            return self.plan([result]).over(df)
+            return self.evaluate(df, [result])
         if (self, node) not in self.persisted.evaluated:
-            self.persisted.evaluated[self, node] = self.evaluate(df, results, keep=True)
-        evaluated, numbers = self.persisted.evaluated[self, node]
-        if result in numbers:
-            return result_frame(evaluated, numbers[result], result)
+            self.persisted.evaluated[self, node] = self.persisted.persist(self.evaluate(df, results)), results
+        evaluated, known = self.persisted.evaluated[self, node]
+        if result in known:
+            return result_frame(evaluated, known, result)
         assert result.tag is not None
-        packed = result_plan(node, undeclared=True)
-        return unpacked(result_frame(evaluated, numbers[packed], packed), result.tag)
+        return unpacked(result_frame(evaluated, known, result_plan(node, undeclared=True)), result.tag)
 
-    def plan(self, results: Sequence[ResultPlan]) -> Evaluation:
-        """The evaluation that gives these results; if there are several, Arrow has to know the types of all columns."""
+    def task(self, results: Sequence[ResultPlan]) -> ChainTask:
         nodes = tuple(dict.fromkeys(node for result in results for node in result.node.path()))
         is_source_read = any(result.node is nodes[0] for result in results)
         plan = ChainPlan(nodes, is_source_read, self.object_reuse, self.latency_interval)
-        task = ChainTask(plan, tuple(results), timestamp_type(), uuid.uuid4().hex)
-        numbers = {result: number for number, result in enumerate(results)}
+        type_of = partial(side_output_type, timestamp=timestamp_type())
+        return ChainTask(plan, tuple(results), type_of, uuid.uuid4().hex)
+
+    def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
+        """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
+        task, df = self.task(results), findable(df)
         if len(results) == 1:
             schema = results[0].schema
-            return Evaluation(task, findable_schema(schema), schema.names, numbers)
+            frame = df.mapInArrow(task, findable_schema(schema))
+            return frame.toDF(*schema.names) if are_ambiguous(schema.names) else frame
         tagged_union = spark.StructType().add("result", "integer")
-        for result, number in numbers.items():
+        for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
             tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-        return Evaluation(task, tagged_union, tagged_union.names, numbers)
-
-    def evaluate(self, df: DataFrame, results: list[ResultPlan], *, keep: bool) -> Evaluated:
-        if df.isStreaming and (keep or results[0].tag is not None):
-            raise FunctionError(STREAMING)
-        evaluation = self.plan(results)
-        frame = evaluation.over(df)
-        return (self.persisted.persist(frame) if keep else frame), evaluation.numbers
+        return df.mapInArrow(task, tagged_union)
 
     def _df(self) -> DataFrame:
         if self.origin is None:
@@ -298,9 +269,12 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
         source = ref.source
         if source not in done:
             df = frame(source.origin) if isinstance(source.origin, ResultRef) else source._df()
-            done[source] = source.evaluate(df, list(wanted[source]), keep=len(refs) > 1)
-        evaluated, numbers = done[source]
-        return evaluated if len(numbers) == 1 else result_frame(evaluated, numbers[ref.result], ref.result)
+            results = [*wanted[source]]
+            if df.isStreaming and (len(refs) > 1 or results[0].tag is not None):
+                raise FunctionError(STREAMING)
+            evaluated = source.evaluate(df, results)
+            done[source] = source.persisted.persist(evaluated) if len(refs) > 1 else evaluated, results
+        return result_frame(*done[source], ref.result)
 
     for ref in refs.values():
         need(ref)
@@ -322,8 +296,11 @@ def result_plan(node: StreamNode, tag: OutputTag | None = None, *, undeclared: b
     return ResultPlan(node, tag, undeclared, schema, arrow_struct(schema), written)
 
 
-def result_frame(tagged_union: DataFrame, number: int, result: ResultPlan) -> DataFrame:
-    return tagged_union.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
+def result_frame(evaluated: DataFrame, results: Sequence[ResultPlan], result: ResultPlan) -> DataFrame:
+    if len(results) == 1:
+        return evaluated
+    number = results.index(result)
+    return evaluated.where(sf.col("result") == number).select(f"r{number}.*").toDF(*result.schema.names)
 
 
 def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
@@ -337,46 +314,31 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
     for node in writers:
         assert node.factory is not None
         for field in node.parents[0].schema.fields:
-            _merge(columns, field, node.factory.name)
+            known, name = columns.setdefault(field.name.lower(), field), node.factory.name
+            if known.dataType != field.dataType:
+                raise FunctionError(
+                    f"the dead letters of this stream cannot be one table: column {field.name!r} is "
+                    f"{known.dataType.simpleString()} before {name} and {field.dataType.simpleString()} at it; "
+                    "rename it, or read the side outputs of the stream before the change"
+                )
     return list(columns.values())
 
 
-def _merge(columns: dict[str, spark.StructField], field: spark.StructField, name: str) -> None:
-    known = columns.setdefault(field.name.lower(), field)
-    if known.dataType != field.dataType:
-        raise FunctionError(
-            f"the dead letters of this stream cannot be one table: column {field.name!r} is "
-            f"{known.dataType.simpleString()} before {name} and {field.dataType.simpleString()} at it; "
-            "rename it, or read the side outputs of the stream before the change"
-        )
+def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
+    """The rows of one tag among those of all undeclared side outputs, which were written without a declared type."""
+    schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
+    name, wanted, error_reporting = tag.name, list(map(stored_type, group.arrow_types)), ErrorReporting()
 
-
-@dataclasses.dataclass(frozen=True)
-class Unpack:
-    """The worker's side of reading an undeclared side output: its rows were written packed, without a declared type."""
-
-    name: str
-    arrow_types: tuple[Any, ...]
-    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for packed in batch.column(0):
-                with self.error_reporting, pa.ipc.open_stream(packed.as_py()) as stream:
-                    if tuple(stream.schema.types) != self.arrow_types:
+            for rows in batch.column(0):
+                with error_reporting, pa.ipc.open_stream(rows.as_py()) as stream:
+                    if (written := stream.schema.types) != wanted:
+                        one, other = (", ".join(map(str, types)) for types in (written, wanted))
                         raise FunctionError(
-                            f"the side output {self.name!r} was written as ({_names_of(stream.schema.types)}) and is "
-                            f"read as ({_names_of(self.arrow_types)}); use the same OutputTag for both"
+                            f"the side output {name!r} was written as ({one}) and is read as ({other}); use the same "
+                            "OutputTag for both"
                         )
                     yield from stream
 
-
-def _names_of(arrow_types: Sequence[Any]) -> str:
-    return ", ".join(map(str, arrow_types))
-
-
-def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
-    """The rows of one tag among those of all undeclared side outputs."""
-    rows = packed.where(sf.col("tag") == tag.name).select("rows")
-    schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
-    return rows.mapInArrow(Unpack(tag.name, tuple(map(stored_type, group.arrow_types))), schema)
+    return packed.where(sf.col("tag") == name).select("rows").mapInArrow(unpack, schema)

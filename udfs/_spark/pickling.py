@@ -36,12 +36,14 @@ def check_function_picklable(name: str, function: Any) -> None:
     _check(name, function, [("", function)], "in ProcessFunction.open()")
 
 
-def with_import_help(task: Any) -> tuple[Any, ...]:
-    """The result of a task's `__reduce__`: a worker that lacks a module, or has another version, says what to do.
+class Travelling:
+    """A task for Spark's workers: one that lacks a module, or has another version, says what to do.
 
     The standard library's pickle can pickle it too. Spark uses that for the planning of a table function.
     """
-    return pickle.loads, (dumps(_Loading(dumps((type(task), vars(task))))),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (dumps(_Loading(dumps((type(self), vars(self))))),)
 
 
 class _Loading:

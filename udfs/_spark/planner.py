@@ -53,11 +53,11 @@ def result_type(spec: FunctionSpec, options: Options, returns: Any) -> spark.Dat
 def _known(spec: FunctionSpec, returns: Any) -> spark.DataType:
     declared = _declared(spec, returns)
     if declared is None:
-        raise _not_inferred(spec)
+        raise not_inferred(spec)
     return declared
 
 
-def _not_inferred(spec: FunctionSpec) -> FunctionError:
+def not_inferred(spec: FunctionSpec) -> FunctionError:
     why = "" if spec.unread is None else f" ({spec.unread})"
     return FunctionError(
         f"the return type of {spec.name} cannot be inferred{why}; declare it, as in returnType='temp double, sky "
@@ -84,17 +84,9 @@ def plan_function_offline(spec: FunctionSpec, options: Options, returns: Any) ->
     """As `plan_function`, without a coordinator or a session, and a function need not tell its type."""
     declared = _declared(spec, returns, _read_offline)
     if declared is None and spec.unread is not None:
-        raise _not_inferred(spec)
+        raise not_inferred(spec)
     function_plan = _plan_without_coordinator(spec, options, declared)
     function_plan.check_stored()
-    return function_plan
-
-
-def plan_declared_function(spec: FunctionSpec, options: Options, returns: Any) -> FunctionPlan:
-    """As `plan_function_offline`, for a process without a driver; FunctionError for a type that is not known."""
-    function_plan = plan_function_offline(spec, options, returns)
-    if function_plan.declared is None:
-        raise _not_inferred(spec)
     return function_plan
 
 

@@ -29,7 +29,7 @@ from .._functions.options import Options
 from .._functions.signature import FunctionSpec, refuse_dead_letters
 from ._compat import SPATIAL, AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions
 from .monitoring.task_report import TaskReportSpec
-from .pickling import with_import_help
+from .pickling import Travelling
 from .planner import plan_function
 from .schemas import arguments, check_table, joined_schema, result_fields
 from .types import arrow_type
@@ -39,8 +39,8 @@ TABLE_ROWS = 1000  # rows come one by one; fed this many together
 
 
 @dataclasses.dataclass
-class Analyzed(AnalyzeResult):
-    """The result of a table function's planning, which Spark passes to its execution."""
+class Analyzed(Travelling, AnalyzeResult):
+    """The result of a table function's planning: Spark passes it to a worker, which reads it before the function."""
 
     parameters: tuple[str, ...] = ()  # those that columns fill
     arguments: tuple[int, ...] = ()
@@ -49,12 +49,9 @@ class Analyzed(AnalyzeResult):
     mention: str = ""  # tells this mention of the function from all others
     table: str = ""  # the name by which the table is given, if it is
 
-    def __reduce__(self) -> Any:
-        return with_import_help(self)  # a worker reads this before it reads the function
-
 
 @dataclasses.dataclass(frozen=True)
-class TableTask:
+class TableTask(Travelling):
     """A table function as it travels: planned on the driver for each query, executed in the worker."""
 
     function_plan: FunctionPlan
@@ -62,9 +59,6 @@ class TableTask:
     is_struct: bool  # whether these columns are the fields of a result; otherwise the one column is the result itself
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("table function"))
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def analyze(self, given: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> Analyzed:
         """Plan one mention in a query: only here the columns of the table are known."""
@@ -92,7 +86,6 @@ class TableTask:
             )
 
     def handler(self) -> type:
-        """The class that Spark takes for a table function."""
         task = self
 
         # cloudpickle sends a nested class by value. So a worker without this library can load the class, and fails at
@@ -238,7 +231,6 @@ def _from_pickled(data_type: spark.DataType) -> Callable[[Any], Any]:
 def register_table_function(
     session: SparkSession, name: str, spec: FunctionSpec, options: Options, returns: Any
 ) -> None:
-    """Make a function callable in SQL as `name(TABLE(t), 'column', ...)`."""
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name)

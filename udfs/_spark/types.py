@@ -132,14 +132,12 @@ class _Tokens:
         return self.left.pop()
 
     def take(self, token: str) -> bool:
-        """Consume the next token if it is this one; returns whether it was."""
         is_next = bool(self.left) and self.left[-1].lower() == token
         if is_next:
             self.left.pop()
         return is_next
 
     def need(self, token: str) -> None:
-        """Consume the next token, which must be this one."""
         if not self.take(token):
             raise ValueError(token)
 

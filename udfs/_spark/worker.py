@@ -53,13 +53,9 @@ def start_bridge(
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start a chain in the current Spark task, on a loop of its own, where `built` gets it.
 
-    Args:
-        outputs_of: makes the outputs of the results, which call `emit` with each batch for Spark.
-        nothing: makes a batch without rows.
-        side_types: as in `TaskEnvironment`.
-        waited: seconds for which the task has waited for its first rows.
-        built: gets the chain, on the loop's thread.
-        query: the name of what counts as one query; None: that of Spark's.
+    `outputs_of` makes the outputs of the results, which call `emit` with each batch for Spark; `nothing` a batch
+    without rows. The task has `waited` so many seconds for its first rows, and `query` names what counts as one query,
+    unless it is Spark's.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
@@ -140,10 +136,8 @@ def start_function(
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start the function of a column or a table function in the current Spark task.
 
-    Args:
-        write: makes a batch for Spark of results and their origins.
-        rows: the most results in a batch: about as many as Spark's input batches have. Large results are bounded in
-            bytes as well.
+    `write` makes a batch for Spark of results and their origins, of so many `rows` at most: about as many as Spark's
+    input batches have. Large results are bounded in bytes as well.
     """
     weigh = plan.weigh
     size_of = None if weigh is None else lambda value, _: weigh(value)

@@ -20,7 +20,7 @@ from .._chain.chain import Chain, SourceReader
 from .._chain.environment import TaskEnvironment
 from .._chain.function_plan import FunctionPlan
 from .._chain.plan import ChainPlan
-from .._chain.results import ArrowOutputs, ResultPlan, SideOutputValidators, SingleOutput
+from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_output_validators
 from .._engine.operators.input import InputElement
 from .._engine.operators.outputs import Output
 from .._errors.checks import positive_int, unknown_name
@@ -168,7 +168,7 @@ def chain_of(
     if plan.converts and has_objects(plan.written):
         output.read = reader(plan.written)
     names = udf.spec.parameters
-    environment = TaskEnvironment(loop, random.Random(0), side_types=SideOutputValidators(side_output_type))
+    environment = TaskEnvironment(loop, random.Random(0), side_types=side_output_validators(side_output_type))
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, SingleOutput(output))
 
 
@@ -243,9 +243,9 @@ def run_stream(
     for one in wanted.values():
         if one._source is not source:
             raise OptionError(f"{one!r} does not begin with the rows; run_stream runs one chain")
-    evaluation = source.plan(list(dict.fromkeys(one._ref.result for one in wanted.values())))
-    written = _run(evaluation.task, list(_batches(rows, columns, batch_size)), clock)
-    results = {name: _rows(written, evaluation.numbers, one._ref.result) for name, one in wanted.items()}
+    task = source.task(list(dict.fromkeys(one._ref.result for one in wanted.values())))
+    written = _run(task, list(_batches(rows, columns, batch_size)), clock)
+    results = {name: _rows(written, task.results, one._ref.result) for name, one in wanted.items()}
     return results if isinstance(built, Mapping) else results[""]
 
 
@@ -286,7 +286,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
             else:
                 loop.call_soon(chain.feed, read(batch))
 
-        side_types = SideOutputValidators(task.side_output_type, task.results)
+        side_types = side_output_validators(task.side_output_type, task.results)
         environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
         rows = max((batch.num_rows for batch in batches), default=1)
         results = ArrowOutputs(task.results, written.append, rows, loop, task.side_output_type)
@@ -297,16 +297,14 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     return written
 
 
-def _rows(
-    written: Sequence[pa.RecordBatch], numbers: Mapping[ResultPlan, int], result: ResultPlan
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _rows(written: Sequence[pa.RecordBatch], results: Sequence[ResultPlan], result: ResultPlan) -> list[dict[str, Any]]:
+    found, number = list[dict[str, Any]](), results.index(result)
     types = [arrow_type_or_none(field) for field in result.schema.fields]
     for batch in written:
-        if len(numbers) > 1:
-            if batch.column(0)[0].as_py() != numbers[result]:
+        if len(results) > 1:
+            if batch.column(0)[0].as_py() != number:
                 continue
-            batch = pa.RecordBatch.from_struct_array(batch.column(1 + numbers[result]))
+            batch = pa.RecordBatch.from_struct_array(batch.column(1 + number))
         columns = list(map(values_of, batch.columns, types))
         found += [dict(zip(result.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
     return found

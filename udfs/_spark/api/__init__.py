@@ -1,1 +1,1 @@
-"""The entry points: read the arguments of a call, hand them to `_spark`, nothing else."""
+"""The entry points: they read the arguments of a call, and hand to `_spark` what runs in a worker as well."""

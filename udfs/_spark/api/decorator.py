@@ -55,7 +55,7 @@ class AsyncUDF(Generic[P, R]):
         self.spec.check_column_function(self.options)
         spec, arguments = self.spec.with_arguments(columns, named)
         spec.check_column_count(len(arguments))
-        return column(spec, self.options, self.returns, arguments)
+        return column(AsyncUDF(spec, self.options, self.returns), arguments)
 
     def register(self, spark: SparkSession, name: str) -> AsyncUDF[P, R]:
         """Make the function callable in SQL under `name`.

@@ -29,8 +29,8 @@ from ..._stores.base import need
 from ..._stores.redis import checked_url
 from ..column import MIN_BATCH_ROWS
 from ..monitoring.task_report import TaskReportSpec
-from ..pickling import with_import_help
-from ..planner import plan_declared_function
+from ..pickling import Travelling
+from ..planner import not_inferred, plan_function_offline
 from ..worker import ErrorReporting, start_function
 from .decorator import udf_of
 
@@ -75,7 +75,10 @@ def batch_handler(
     udf.spec.check_column_function(udf.options)
     udf.spec.check_takes_columns()
     _check_limits(udf.spec.name, udf.options)
-    return BatchHandler(plan_declared_function(udf.spec, udf.options, udf.returns))
+    plan = plan_function_offline(udf.spec, udf.options, udf.returns)
+    if plan.declared is None:
+        raise not_inferred(udf.spec)
+    return BatchHandler(plan)
 
 
 def _check_limits(function: str, options: Options) -> None:
@@ -106,9 +109,7 @@ def _check_limits(function: str, options: Options) -> None:
     checked_url(options.coordinator, "coordinator")
 
 
-class BatchHandler:
-    """What `batch_handler` returns."""
-
+class BatchHandler(Travelling):
     # Results come as calls finish, in batches of any size: `_resized` gives them the sizes of the batches that came in.
 
     def __init__(self, plan: FunctionPlan) -> None:
@@ -117,9 +118,6 @@ class BatchHandler:
         self._plan = plan
         self._are_whole = [without_none(hints.get(name)) is int for name in plan.spec.parameters]
         self._error_reporting = ErrorReporting()
-
-    def __reduce__(self) -> Any:
-        return with_import_help(self)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         sizes: deque[int] = deque()
@@ -155,7 +153,6 @@ class BatchHandler:
         )
 
     def _of_process(self) -> FunctionPlan:
-        """The plan, with a coordinator where one is given."""
         options = self._plan.options
         if options.coordinator is None:
             return self._plan

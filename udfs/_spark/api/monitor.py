@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import html
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..._errors.exceptions import AsyncUDFError, OptionError
 from ..._errors.safe import safe_repr
-from ..._observe.function_metrics import with_numbers
+from ..._observe.function_metrics import PEAKS, TOTALS, Figure, with_numbers
 from ..._observe.run_metrics import RunMetrics
+from ..._observe.time_account import State
 from ..monitoring.job_watch import JobWatch
-from ..monitoring.run_frame import run_frame
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -181,7 +182,8 @@ class Run:
 
     def to_df(self) -> DataFrame:
         """A row for each function and task, of the 200 longest of each function."""
-        return run_frame(self._spark, self.metrics)
+        rows = [_row(function, task) for function in self.metrics["functions"] for task in function["per_task"]]
+        return self._spark.createDataFrame(rows, SCHEMA)
 
     def _snapshot(self) -> Snapshot:
         from ..._observe.reports.progress import Snapshot
@@ -230,6 +232,47 @@ class Run:
                 self._metrics.lose(message["id"])
             else:
                 self._metrics.add(message)
+
+
+def _columns(figures: Iterable[Figure]) -> Iterator[str]:
+    return (f"{one.name} {'double' if one.unit == 's' else 'bigint'}" for one in figures if one.in_frame)
+
+
+def _values(figures: Iterable[Figure], task: Mapping[str, Any]) -> Iterator[float]:
+    return (float(task[one.name]) if one.unit == "s" else task[one.name] for one in figures if one.in_frame)
+
+
+QUANTILES = ("mean", "p50", "p90", "p95", "p99", "max")
+SCHEMA = ", ".join(
+    [
+        "function string, entry_point string, stage int, partition int, attempt int, batch bigint, status string",
+        "host string, began timestamp",
+        *_columns(TOTALS),
+        "in_flight_mean double, in_flight_peak bigint, queued_mean double, queued_peak bigint",
+        *_columns(PEAKS),
+        *(f"latency_{name} double" for name in QUANTILES),
+        *(f"{state.name.lower()}_seconds double" for state in State),
+        "errors map<string, bigint>",
+    ]
+)
+
+
+def _row(function: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        function["function"],
+        function["entry_point"],
+        *(task[name] for name in ("stage", "partition", "attempt", "batch", "status", "host")),
+        datetime.datetime.fromtimestamp(task["began"], datetime.UTC),
+        *_values(TOTALS, task),
+        float(task["in_flight"]["mean"]),
+        task["in_flight"]["peak"],
+        float(task["queued"]["mean"]),
+        task["queued"]["peak"],
+        *_values(PEAKS, task),
+        *(task["latency"][name] for name in QUANTILES),
+        *(float(task["time"][state.name.lower()]) for state in State),
+        task["errors"],
+    )
 
 
 class _Progress(threading.Thread):

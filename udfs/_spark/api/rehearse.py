@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import math
 import operator
+import sys
 import time
 import uuid
 from collections import Counter
@@ -12,8 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
+from ..._chain.chain import Chain
+from ..._engine.calls.recorder import AttemptRecord, Recorder
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
 from ..._errors.figures import amount_, things
@@ -28,12 +35,12 @@ from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from ..column import Called
-from ..evaluations import StreamSource, result_plan
+from ..evaluations import ChainTask, StreamSource, result_plan
+from ..pickling import Travelling
 from ..planner import source_node, wait_node
-from ..rehearsals import Part, RehearsalTask, run_part
-from ..row_counts import count_rows
 from ..schemas import arguments, check_source, column_names
 from .decorator import AsyncUDF, udf_of
+from .dry_run import count_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -138,23 +145,23 @@ def _called(
                 "locate('code')), or the function and its columns: rehearse(df, locate, 'code'); not "
                 f"{safe_repr(function)}. An alias or an expression around the column hides the function"
             )
-        udf = udf_of(function, returns, options)
-        return udf, df, list(column_names(columns, df.schema, df))
+        return udf_of(function, returns, options), df, list(column_names(columns, df.schema, df))
+    udf: AsyncUDF[..., Any] = made.udf
+    who = udf.spec.name
     if columns or returns is not None:
         left_out = [*map(str, columns), *["returnType"] * (returns is not None)]
-        raise OptionError(f"{made.spec.name}(...) has its columns and type already; leave out {', '.join(left_out)}")
+        raise OptionError(f"{who}(...) has its columns and type already; leave out {', '.join(left_out)}")
     for one in made.columns:
         if not isinstance(one, str) and (inner := vars(one).get("_asyncudf")) is not None:
+            other = inner.udf.spec.name
             raise OptionError(
-                f"{made.spec.name} takes what {inner.spec.name} gives, and rehearse reads the rows several times and "
-                f"would call {inner.spec.name} for all of them: add its column first, persist() the DataFrame, and "
-                f"rehearse {made.spec.name} with that column"
+                f"{who} takes what {other} gives, and rehearse reads the rows several times and would call {other} for "
+                f"all of them: add its column first, persist() the DataFrame, and rehearse {who} with that column"
             )
-    udf = AsyncUDF(made.spec, made.options, made.returns)
     if options:
         udf = udf.with_options(**options)
-        if udf.spec.parameters != made.spec.parameters:  # some keep their defaults
-            udf.spec = udf.spec.with_columns(made.spec.parameters)
+        if udf.spec.parameters != made.udf.spec.parameters:  # some keep their defaults
+            udf.spec = udf.spec.with_columns(made.udf.spec.parameters)
     given = [sf.col(one) if isinstance(one, str) else one for one in made.columns]
     names = [f"c{number}" for number in range(len(given))]
     if len(udf.spec.parameters) == len(names):
@@ -197,7 +204,6 @@ def _cores(df: DataFrame) -> int:
 
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
-    """Make so many calls, or those of all rows, in one or two parts."""
     options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
     if not (rows := min(sample * batch, counted.called)):
         return []
@@ -222,12 +228,76 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
             careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
             called = udf.spec, options.replace(careful), udf.returns
             node = wait_node(source_node(part), *called, part.columns, None, None, result, part)
-            task = StreamSource.of(part, False, None, None).plan([result_plan(node)]).task
+            task = StreamSource.of(part, False, None, None).task([result_plan(node)])
             # One call may be of fewer rows than a batch has.
-            found.append(run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
+            found.append(_run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
         return found
     finally:
         chosen.unpersist()
+
+
+@dataclasses.dataclass(frozen=True)
+class RehearsalTask(Travelling):
+    """The worker's side, for `mapInArrow`: runs a chain of one function, and gives what its calls came to."""
+
+    task: ChainTask
+    calls: int | None  # at most, in all tasks; None: one for each row
+    tasks: int
+    query: str  # of both parts: a budget of one query is for both
+
+    @property
+    def most(self) -> int:
+        if self.calls is None:
+            return sys.maxsize
+        context = TaskContext.get()
+        assert context is not None
+        return self.calls // self.tasks + (context.partitionId() < self.calls % self.tasks)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        recorders: list[Recorder] = []
+        totals: list[Any] = []
+
+        def built(chain: Chain) -> None:
+            for counted in chain.counted.values():
+                recorders.append(Recorder(counted.counters, self.most))
+                totals.append(counted.counters.totals)
+                counted.observe(recorders[-1])
+
+        with self.task.error_reporting:
+            size = sum(batch.nbytes for batch in self.task.run(batches, built=built, query=self.query))
+            found = []
+            for recorder, total in zip(recorders, totals, strict=True):
+                without = total.unpaid + recorder.not_called  # rows that failed as a budget or the sample was used up
+                rows, failed = total.rows - without, total.failures - without
+                figures = [rows, total.store_hits, failed, size, recorder.processor, total.errors, total.examples]
+                found.append(json.dumps([recorder.records, *figures]))
+            yield pa.RecordBatch.from_pydict({"record": pa.array(found, pa.string())})
+
+
+class Part(NamedTuple):
+    tasks: list[TaskSample]
+    seconds: float  # of the query
+
+    @property
+    def startup(self) -> float:
+        """Seconds of the query beside the calls."""
+        records = [one for task in self.tasks for one in task.records]
+        if not records:
+            return self.seconds
+        calls = max(one.began + one.seconds for one in records) - min(one.began for one in records)
+        return max(0.0, self.seconds - calls)
+
+
+def _run_part(df: DataFrame, task: RehearsalTask) -> Part:
+    began = time.monotonic()
+    numbered = df.toDF(*map(str, range(len(df.columns))))  # the task knows their names; Spark takes none with dots here
+    rows = numbered.mapInArrow(task, "record string").collect()
+    return Part([_sample(*json.loads(row[0])) for row in rows], time.monotonic() - began)
+
+
+def _sample(records: Sequence[Any], *figures: Any) -> TaskSample:
+    made = (AttemptRecord(*record) for record in records)
+    return TaskSample([one._replace(costs=tuple(one.costs), keys=tuple(one.keys)) for one in made], *figures)
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:

@@ -17,8 +17,7 @@ from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode
 from ..._limits.failures import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
-from ..sink_source import SinkDeclaration
-from ..sinks import micro_batch_named, plan_sink, run_sink, stream_of
+from ..sinks import micro_batch_named, plan_sink, run_sink, sink_class, stream_of
 from .decorator import AsyncUDF, udf_of
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def sink_source(
     given_options = _with_policies(options)
     udf = _sink_of(function, given_options, _policy(function, given_options, dead_letters, "sink_source"))
     udf.spec.check_takes_columns()
-    return SinkDeclaration(name, plan_sink(udf.spec, udf.options), given, dead_letters).as_class()
+    return sink_class(name, plan_sink(udf.spec, udf.options), given, dead_letters)
 
 
 @dataclasses.dataclass(frozen=True)
