@@ -95,10 +95,10 @@ def test_a_row_holds_what_all_operators_have_added() -> None:
     assert source.with_columns(number).weigher() is None
     both = source.with_columns(text).with_columns(number).weigher()
     assert both is not None
-    assert 500 <= both(5, StreamRecord("p" * 500, None, ("rows", 0))) <= 600
+    assert 500 <= both([5], [StreamRecord("p" * 500, None, ("rows", 0))]) <= 600
     turned = source.with_columns(number).with_columns(text).weigher()
     assert turned is not None
-    assert 30 <= turned("q" * 30, StreamRecord(5, None, ("rows", 0))) <= 130
+    assert 30 <= turned(["q" * 30, None], [StreamRecord(5, None, ("rows", 0))] * 2) <= 130
     assert source.size_of_place < source.with_columns(number).size_of_place
 
 

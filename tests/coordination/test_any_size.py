@@ -13,7 +13,7 @@ from asyncudf._limits.coordinator import Coordinator
 from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
 from asyncudf._limits.health import HEALTH
 from asyncudf._limits.job_capacity import SHARE, CapacityShare, prepare_shares
-from asyncudf._limits.shared_budget import SPEND_KEYS
+from asyncudf._limits.shared_budget import SPEND
 from tests.kit.coordinators import (
     OnGivenTime,
     Scripts,
@@ -98,11 +98,7 @@ def commands(server: Server, script: str, keys: list[str], tasks: int, *argument
     ("script", "keys", "arguments"),
     [
         (SHARE, ["x", "leases", "pace"], (40, 0, 100, 4.0)),
-        (
-            SPEND_KEYS,
-            ["x", "clock", "answers", "pace"],
-            ("t", 10**6, 60.0, "", 0, 1, 1000, 1000, 0.0, "", 0, 0, 1, 1, 0, 0),
-        ),
+        (SPEND, ["x", "holders", "pace"], (10**6, 1, 0, 0, 0, 1, 1, 60.0, "", 0, 1000)),
         (HEALTH, ["x", "pace"], (20, 0.5, 10.0, 4.0, 0, "s", "", 0.0)),
     ],
 )

@@ -13,9 +13,10 @@ import pytest
 
 from asyncudf import Budget, FatalError, ResultStore
 from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.shared_budget import BUDGET_LEASE, SharedBudget
+from asyncudf._limits.keyed_budget import KeyedBudget
+from asyncudf._limits.shared_budget import BUDGET_LEASE
 from asyncudf._limits.windows import DAY, window_at
-from asyncudf._stores.ledgers import KeyLedger, Window, ledger_of
+from asyncudf._stores.key_ledgers import KeyLedger, Window, key_ledger_of
 from tests.chaos.divided_budgets import run_program
 from tests.kit.coordinators import SERVER_TIME, OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks
@@ -39,7 +40,7 @@ class Task:
             self.woken.set()
 
         link = linked(connection, name, self.woken.set, fail)
-        self.amounts = SharedBudget(link, "b:USD:", budget, ledger, lambda _: self.woken.set())
+        self.amounts = KeyedBudget(link, "b:USD:", budget, ledger, lambda _: self.woken.set())
 
     async def reserve(self, key: str, need: float = 1.0) -> Any:
         """What has so much reserved, when it is there; None if it never will be."""
@@ -136,7 +137,7 @@ class TestMidnight:
         connection.on_given_time.run = lambda script, now, *about: clock(script, now - 5000, *about)  # type: ignore[method-assign]
         late = Task(connection, budget, "late")
         assert await late.spend_all("a") == 0
-        assert late.amounts._open.window == window_at("day", SERVER_TIME + MIDNIGHT)
+        assert late.amounts.window == window_at("day", SERVER_TIME + MIDNIGHT)
         for one in (task, late):
             await one.amounts.close()
 
@@ -144,12 +145,12 @@ class TestMidnight:
         self, connection: OnGivenTime, tmp_path: Path
     ) -> None:
         tomorrow = window_at("day", SERVER_TIME + DAY)
-        async with ledger_of(ResultStore.disk(tmp_path), "b", is_divided=True) as ledger:
+        async with key_ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
             assert ledger is not None
             await ledger.add(tomorrow, "before", 1, {"a": 7.0})
             task = Task(connection, DAILY, ledger=ledger)
             assert await task.spend_all("a") == 3
-            assert task.amounts._open.window == tomorrow
+            assert task.amounts.window == tomorrow
             await task.amounts.close()
 
 
@@ -167,10 +168,7 @@ class TestLedger:
         store = self.store(kind, server, tmp_path)
 
         async def run(amount: float, *, is_killed: bool) -> list[int]:
-            async with (
-                ledger_of(store, "b", is_divided=True) as ledger,
-                coordinator(server, space_of_its_own()) as connection,
-            ):
+            async with key_ledger_of(store, "b") as ledger, coordinator(server, space_of_its_own()) as connection:
                 task = Task(connection, dataclasses.replace(PAID, amount=amount, name=None), space_of_its_own(), ledger)
                 if is_killed:
                     assert await task.reserve("a")
@@ -190,7 +188,7 @@ class TestLedger:
         first, second = Window(100.0, 200.0, "first"), Window(200.0, 4e9, "second")
 
         async def job() -> None:
-            async with ledger_of(self.store(kind, server, tmp_path), "b", is_divided=True) as ledger:
+            async with key_ledger_of(self.store(kind, server, tmp_path), "b") as ledger:
                 assert ledger is not None
                 assert await ledger.newest() == 0.0
                 await ledger.add(first, "t", 1, {"a": 2.0})
@@ -209,7 +207,7 @@ class TestLostMemory:
     async def test_what_a_key_has_spent_is_read_from_the_ledger_again(
         self, connection: OnGivenTime, tmp_path: Path
     ) -> None:
-        async with ledger_of(ResultStore.disk(tmp_path), "b", is_divided=True) as ledger:
+        async with key_ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
             task, other = Task(connection, PAID, "t", ledger), Task(connection, PAID, "other", ledger)
             in_flight = [await task.reserve("a") for _ in range(4)]
             (await other.reserve("a")).settle(1.0, 1.0)

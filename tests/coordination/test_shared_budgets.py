@@ -23,7 +23,7 @@ pytestmark = pytest.mark.services
 
 
 def budget_of(link: TaskLink, total: float, ledger: Ledger | None = None) -> SharedBudget:
-    return SharedBudget(link, "x", Budget(total), ledger, lambda _: link.wake())
+    return SharedBudget(link, "x", Budget(total), ledger)
 
 
 async def spend_all(budget: SharedBudget, woken: asyncio.Event, rng: random.Random) -> float:
@@ -35,17 +35,17 @@ async def spend_all(budget: SharedBudget, woken: asyncio.Event, rng: random.Rand
         await asyncio.sleep(rng.random() * 0.01)
         cost = rng.random()
         spent += cost
-        budget.of("").settle(1.0, cost)
+        budget.settle(1.0, cost)
         woken.set()
 
     while True:
-        while not budget.of("").ask(1.0):
-            if budget.of("").is_spent(1.0):
+        while not budget.ask(1.0):
+            if budget.is_spent(1.0):
                 await asyncio.gather(*calls)
                 return spent
             woken.clear()
             await woken.wait()
-        budget.of("").reserve(1.0)
+        budget.reserve(1.0)
         calls.add(asyncio.create_task(call()))
         await asyncio.sleep(0)
 
@@ -70,15 +70,16 @@ async def test_a_task_that_dies_loses_what_it_had_reserved(connected: Coordinato
     """And no more than as much again, which it may hold for its next calls."""
     woken, other = asyncio.Event(), asyncio.Event()
     dead = budget_of(linked(connected, "dead", woken.set), 100.0)
-    while not dead.of("").ask(3.0):
+    while not dead.ask(3.0):
         await woken.wait()
         woken.clear()
-    dead.of("").reserve(3.0)
+    dead.reserve(3.0)
     dead._task.cancel()  # it is never heard of again
     alive = budget_of(linked(connected, "alive", other.set), 100.0)
-    while not alive.of("").ask(90.0):
+    while not alive.ask(90.0):
         await other.wait()
         other.clear()
+    assert alive.spent_by_all == 0.0
     await alive.close()
     assert BUDGET_LEASE == 60.0
 
@@ -89,25 +90,25 @@ def test_the_next_run_goes_on_with_what_is_left(server: Server, tmp_path: Path, 
     store = ResultStore.disk(str(tmp_path)) if kind == "disk" else ResultStore.redis(server.url, space_of_its_own())
 
     async def run(total: float, calls: int, *, is_killed: bool) -> tuple[int, float]:
-        async with (
-            coordinator(server, space_of_its_own()) as connection,
-            ledger_of(store, "b:USD", is_divided=False) as ledger,
-        ):
+        async with coordinator(server, space_of_its_own()) as connection, ledger_of(store, "b:USD") as ledger:
             woken = asyncio.Event()
             budget = budget_of(linked(connection, space_of_its_own(), woken.set), total, ledger)
             made = 0
             for _ in range(calls):
-                if not await reserve(budget, woken, 1.0):
+                while not budget.ask(1.0) and not budget.is_spent(1.0):
+                    woken.clear()
+                    await woken.wait()
+                if budget.is_spent(1.0):
                     break
+                budget.reserve(1.0)
                 made += 1
                 if not is_killed:
-                    budget.of("").settle(1.0, 0.5)
-            amount = budget.of("")
+                    budget.settle(1.0, 0.5)
             if is_killed:
                 budget._task.cancel()
             else:
                 await budget.close()
-            return made, amount.spent_by_all
+            return made, budget.spent_by_all
 
     assert asyncio.run(run(10.0, 4, is_killed=False)) == (4, 2.0)
     assert asyncio.run(run(10.0, 3, is_killed=True))[0] == 3
@@ -119,12 +120,12 @@ def test_the_next_run_goes_on_with_what_is_left(server: Server, tmp_path: Path, 
 
 async def reserve(budget: SharedBudget, woken: asyncio.Event, need: float) -> bool:
     """Reserve so much when it is there; False if it never will be."""
-    while not (amount := budget.of("")).ask(need):
-        if amount.is_spent(need):
+    while not budget.ask(need):
+        if budget.is_spent(need):
             return False
         woken.clear()
         await woken.wait()
-    amount.reserve(need)
+    budget.reserve(need)
     return True
 
 
@@ -134,7 +135,7 @@ async def test_a_coordinator_that_forgets_grants_nothing_twice(
 ) -> None:
     """Tasks that have ended spent 6 of 10, and the one at work 1 and has 1 in flight: 8 when the memory was lost."""
     store = ResultStore.disk(str(tmp_path)) if has_ledger else None
-    async with ledger_of(store, "b", is_divided=False) as ledger:
+    async with ledger_of(store, "b") as ledger:
 
         def begun(task: str) -> tuple[SharedBudget, asyncio.Event]:
             woken = asyncio.Event()
@@ -144,22 +145,23 @@ async def test_a_coordinator_that_forgets_grants_nothing_twice(
             budget, woken = begun(f"ended {number}")
             for _ in range(3):
                 assert await reserve(budget, woken, 1.0)
-                budget.of("").settle(1.0, 1.0)
+                budget.settle(1.0, 1.0)
             await budget.close()
         budget, woken = begun("at work")
         assert await reserve(budget, woken, 1.0)
-        budget.of("").settle(1.0, 1.0)
+        budget.settle(1.0, 1.0)
         assert await reserve(budget, woken, 1.0)
         await asyncio.sleep(5)
         connection.on_given_time.forget()
         await asyncio.sleep(5)
-        budget.of("").settle(1.0, 1.0)
+        budget.settle(1.0, 1.0)
         other, other_woken = begun("new")
         made = 0
         while await reserve(other, other_woken, 1.0):
-            other.of("").settle(1.0, 1.0)
+            other.settle(1.0, 1.0)
             made += 1
         assert made in (1, 2), "the call in flight may count twice"
+        assert budget.spent_by_all >= 8.0
         await budget.close()
         await other.close()
         if ledger is not None:
@@ -190,11 +192,11 @@ async def test_no_call_begins_before_the_ledger_is_written(connection: OnGivenTi
     loop = asyncio.get_running_loop()
     ledger = Broken(seconds)
     budget = budget_of(linked(connection, "t", woken.set, lambda e: errors.append(e) or woken.set()), 10.0, ledger)  # type: ignore[func-returns-value]
-    assert not budget.of("").ask(1.0)
+    assert not budget.ask(1.0)
     await woken.wait()
     if seconds < 30.0:
         assert seconds <= loop.time() < seconds + 3
-        assert budget.of("").ask(1.0)
+        assert budget.ask(1.0)
         assert ledger.written == 1.0
     else:
         (error,) = errors
@@ -202,7 +204,7 @@ async def test_no_call_begins_before_the_ledger_is_written(connection: OnGivenTi
         assert "could not be kept in the store= for 30 s" in str(error)
         assert "OSError: no space" in str(error)
         assert "secret" not in str(error)
-        assert not budget.of("").ask(1.0)
+        assert not budget.ask(1.0)
     await budget.close()
 
 
@@ -211,13 +213,7 @@ async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) ->
     named = Budget(3.0, CALLS, name=space_of_its_own())
     for number, expected in enumerate([True, False]):
         woken = asyncio.Event()
-        budget = SharedBudget(
-            linked(connection, f"t{number}", woken.set),
-            f"{named.name}:{CALLS}",
-            named,
-            None,
-            lambda _, woken=woken: woken.set(),  # type: ignore[misc]
-        )
+        budget = SharedBudget(linked(connection, f"t{number}", woken.set), f"{named.name}:{CALLS}", named)
         assert await reserve(budget, woken, 2.0) is expected
         await budget.close()
         await asyncio.sleep(12 * 3600)
@@ -227,7 +223,7 @@ async def test_small_calls_of_a_large_budget_are_asked_for(connected: Coordinato
     """A call of less than a billionth of the budget was never counted."""
     woken = asyncio.Event()
     budget = budget_of(linked(connected, "t", woken.set), 1e10)
-    assert not budget.of("").ask(1.0)
+    assert not budget.ask(1.0)
     assert await reserve(budget, woken, 1.0)
     await budget.close()
 
@@ -270,15 +266,15 @@ def test_permits_that_calls_have_not_used_are_there_for_the_one_that_waits(
 
 
 async def test_a_store_of_an_executor_keeps_no_ledger() -> None:
-    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b", is_divided=False) as ledger:
+    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b") as ledger:
         assert ledger is None
-    async with ledger_of(None, "b", is_divided=False) as ledger:
+    async with ledger_of(None, "b") as ledger:
         assert ledger is None
 
 
 def test_an_older_answer_does_not_replace_a_younger_one(server: Server, tmp_path: Path) -> None:
     async def job(store: ResultStore) -> None:
-        async with ledger_of(store, "b", is_divided=False) as ledger:
+        async with ledger_of(store, "b") as ledger:
             assert ledger is not None
             await ledger.write("run", 10, 5.0)
             await ledger.write("run", 9, 99.0)
@@ -288,30 +284,3 @@ def test_an_older_answer_does_not_replace_a_younger_one(server: Server, tmp_path
 
     asyncio.run(job(ResultStore.disk(str(tmp_path))))
     asyncio.run(job(ResultStore.redis(server.url, space_of_its_own())))
-
-
-def test_what_a_function_without_the_store_has_spent_is_kept_too(server: Server, tmp_path: Path) -> None:
-    """Of two functions that share a budget one has the store: the next run knows what both have spent."""
-    store = ResultStore.disk(str(tmp_path))
-
-    async def spends(budget: SharedBudget, woken: asyncio.Event, most: int) -> int:
-        made = 0
-        while made < most and await reserve(budget, woken, 1.0):
-            budget.of("").settle(1.0, 1.0)
-            made += 1
-        await budget.close()
-        return made
-
-    async def run(calls: tuple[int, int]) -> list[int]:
-        async with (
-            coordinator(server, space_of_its_own()) as connection,
-            ledger_of(store, "b", is_divided=False) as ledger,
-        ):
-            made = []
-            for name, kept, most in (("no store", None, calls[0]), ("store", ledger, calls[1])):
-                woken = asyncio.Event()
-                made.append(await spends(budget_of(linked(connection, name, woken.set), 10.0, kept), woken, most))
-            return made
-
-    assert asyncio.run(run((2, 3))) == [2, 3]
-    assert asyncio.run(run((1, 99))) == [1, 4]

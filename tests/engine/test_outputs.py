@@ -103,10 +103,14 @@ def test_a_record_writer_writes_full_batches_then_after_its_linger_then_the_rest
     assert written(work, 2) == [(0.0, [0, 1]), (0.5, [2]), (1.0, [3])]
 
 
-def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short(together: bool) -> None:
     async def work(output: RecordWriterOutput) -> None:
         output.collect(StreamRecord(0))
-        output.collect(StreamRecord(1))
+        if together:
+            output.collect_results([StreamRecord(None)], [1])
+        else:
+            output.collect(StreamRecord(1))
         await asyncio.sleep(0.3)
         output.collect(StreamRecord(2))
         await asyncio.sleep(1)
@@ -116,14 +120,22 @@ def test_the_timer_of_a_batch_that_was_full_does_not_cut_the_next_one_short() ->
 
 def test_a_batch_that_weighs_too_much_is_written_though_it_has_few_rows() -> None:
     async def work(output: RecordWriterOutput) -> None:
-        for text in ("1234", "123456", "1", "12345678", "9", *"abcde"):
+        for text in ("1234", "123456", "1"):
             output.collect(StreamRecord(text))
+        output.collect_results([("", None, None)] * 2, ["12345678", "9"])
+        output.collect_results([("", None, None)] * 5, list("abcde"))
         await asyncio.sleep(1)
 
+    async def together(output: RecordWriterOutput) -> None:
+        output.collect_results([("", None, None)] * 7, ["12", "34", "56", "78", "1234567", "", "9"])
+        output.close()
+
     def texts(work: Any, rows: int, max_bytes: int) -> list[list[str]]:
-        return [batch for _, batch in written(work, rows, weigh=lambda value, _: len(value), max_bytes=max_bytes)]
+        weigh = lambda values, _: sum(map(len, values))  # noqa: E731
+        return [batch for _, batch in written(work, rows, weigh=weigh, max_bytes=max_bytes)]
 
     assert texts(work, 4, 10) == [["1234", "123456"], ["1", "12345678", "9"], list("abcd"), ["e"]]
+    assert texts(together, 100, 6) == [["12", "34", "56"], ["78", "1234567"], ["", "9"]]
 
 
 @pytest.mark.parametrize("from_upstream", [False, True])

@@ -157,7 +157,7 @@ def test_each_application_has_its_own_which_is_shown_nowhere_and_ends_with_it(tm
         os.kill(started.pid, signal.SIGKILL)
         until(lambda: not is_there(second), "the server is gone")
         with redis.Redis.from_url(shared.url) as connection:
-            assert len(connection.keys("*:amounts:*")) == 4, "one for each query of an application"  # type: ignore[arg-type]
+            assert len(connection.keys("*:budget:*")) == 4, "one for each query of an application"  # type: ignore[arg-type]
 
 
 def files_with(password: str, folder: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+_MAKES_NO_SCALARS = int(pa.__version__.partition(".")[0]) >= 26  # of numbers, texts, and lists and structs of them
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -32,6 +33,8 @@ def python_values(column: pa.Array) -> list[Any]:
     arrow_type = column.type
     if not len(column):  # then a list may have no offsets, of which `flatten` reads one
         return []
+    if _MAKES_NO_SCALARS and _is_simple(arrow_type):
+        return column.to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_struct(arrow_type) and arrow_type.num_fields:
         return _structs(column)
     if pa.types.is_map(arrow_type):
@@ -48,6 +51,14 @@ def python_values(column: pa.Array) -> list[Any]:
         # Half the time of giving each a zone, which is a call with a keyword.
         return [None if since is None else _EPOCH + since for since in _times(column.view(pa.duration("us")))]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _is_simple(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_struct(arrow_type):
+        return all(_is_simple(field.type) for field in arrow_type)
+    if pa.types.is_list(arrow_type):
+        return _is_simple(arrow_type.value_type)
+    return arrow_type in _NUMBERS or arrow_type in _TEXTS_AND_FLAGS
 
 
 def _by_numpy(column: pa.Array) -> list[Any]:

@@ -131,19 +131,19 @@ class RowLayout:
         # None: no declared type
         return any(one is None or pa.types.is_nested(one) or has_objects(one) for one in found)
 
-    def weigher(self) -> Callable[[Any, Any], int] | None:
-        """Estimates the bytes that operators have added to a record, from its value and origin; None: always few."""
+    def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
+        """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""
         sizes = [size_estimate(group.arrow_type) for group in reversed(self.groups)]
         if not any(sizes):
             return None
 
-        def weigh(value: Any, origin: Any) -> int:
+        def weigh(values: Sequence[Any], origins: Sequence[Any]) -> int:
             added = 0
             for number, size in enumerate(sizes):
                 if number:
-                    value, origin = origin.value, origin.origin
+                    values, origins = [before.value for before in origins], [before.origin for before in origins]
                 if size is not None:
-                    added += size(value)
+                    added += sum(map(size, values))
             return added
 
         return weigh
@@ -192,10 +192,12 @@ class RowLayout:
 
 def _from_source(position: int, hops: int) -> Getter:
     """Reads a column of the source, `hops` records back."""
+    if hops <= 1:
+        return lambda record: record.origin[0].column(position)[record.origin[1]]
 
     def get(record: StreamRecord) -> Any:
         origin: Any = record
-        for _ in range(max(1, hops)):
+        for _ in range(hops):
             origin = origin.origin
         return origin[0].column(position)[origin[1]]
 
@@ -204,10 +206,12 @@ def _from_source(position: int, hops: int) -> Getter:
 
 def _from_group(get: Callable[[Any], Any], hops: int) -> Getter:
     """Reads what an operator has added, `hops` records back."""
+    if not hops:
+        return lambda record: get(record.value)
 
-    def found(record: StreamRecord) -> Any:
+    def older(record: StreamRecord) -> Any:
         for _ in range(hops):
             record = record.origin
         return get(record.value)
 
-    return found
+    return older

@@ -220,7 +220,7 @@ class WaitFactory(OperatorFactory):
 
         def size_of_row(seen: StreamRecord) -> int:
             _, _, record = seen
-            return weigh(record.value, record.origin)
+            return weigh((record.value,), (record.origin,))
 
         return RowSizes(place, size_of_row, result)
 

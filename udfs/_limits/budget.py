@@ -13,13 +13,14 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.failure import Failure
 from .._errors.figures import amount_
 from .._errors.safe import safe_repr
-from .._stores.ledgers import Window
+from .._stores.key_ledgers import Window
 from .by_key import Key, by_label, key_names
 from .gate import Aside, AskingAttempt, Gate
 from .windows import WHOLE_TIME, Windows, checked_per, per_label
 
 if TYPE_CHECKING:
     from .key_amounts import KeyAmount
+    from .keyed_budget import KeyedBudget
     from .shared_budget import SharedBudget
 
 CALLS = "calls"  # the unit of which each call costs 1
@@ -147,8 +148,9 @@ def budget_label(budget: Budget) -> str:
     return f"{amount_(budget.amount)} {budget.unit}{per}{by}{named}"
 
 
-SharedAmount: TypeAlias = "TaskBudget | KeyAmount"  # what a task reserves from: the first if it is the whole job
-Amounts: TypeAlias = "TaskAmounts | SharedBudget"  # of a budget: one for each key, in the window of now
+# What a task reserves from: the last of them where there are windows or keys, the first if the task is the whole job.
+SharedAmount: TypeAlias = "TaskBudget | SharedBudget | KeyAmount"
+Amounts: TypeAlias = "TaskAmounts | SharedBudget | KeyedBudget"  # of a budget: one for each key, in the window of now
 
 
 class TaskBudget:

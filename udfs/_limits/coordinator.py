@@ -236,8 +236,7 @@ class CoordinatorConfig:
         for budget in budgets:
             of_query = f"{query}:{budget.unit}:{float(budget.amount)!r}"
             equal = sum(name.startswith(f"{of_query}:") for name in names)
-            name = f"{of_query}:{equal}" if budget.name is None else f"{budget.name}:{budget.unit}"
-            names.append(f"{name}:{budget.per or ''}" if budget.is_divided else name)
+            names.append(f"{of_query}:{equal}" if budget.name is None else f"{budget.name}:{budget.unit}")
         return names
 
     def of_task(self, query: str, part: str) -> TaskIdentity:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from .._stores.ledgers import Window
+from .._stores.key_ledgers import Window
 from .by_key import Key
+from .shared_budget import CALLS_AT_ONCE, COST_ROUNDING
 
-CALLS_AT_ONCE = 64  # calls for which a task asks at once
-COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
 MOST_SPENT = 10_000  # keys of which a task remembers that they are spent; of others it asks again
 
 
@@ -85,8 +84,7 @@ class KeyAmount:
             want = self.block * self.need
             if self.window.is_settled:  # no more than is in flight: a task that is killed loses both
                 want = min(want, max(self.need, self.reserved))
-        in_use = self.reserved if self.window.is_settled else self.available
-        spare = 0.0 if is_last or is_asking else max(self.need, in_use if self.is_used else 0.0)
+        spare = 0.0 if is_last or is_asking else max(self.need, self.reserved if self.is_used else 0.0)
         back = max(0.0, self.available - spare)
         self.available -= back
         added, self.unsaid, self.is_used = self.unsaid - back, 0.0, False

@@ -1,17 +1,16 @@
-"""A budget that all tasks of a job share: an amount for each key in each window, or one for all."""
+"""A budget that all tasks of a job share: what its calls may cost."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from .._errors.exceptions import FatalError
 from .._errors.safe import type_name, without_secrets
-from .._stores.ledgers import KeyLedger, Ledger, Window
-from .budget import Budget, budget_label
-from .by_key import Key
+from .._stores.ledgers import Ledger
+from .budget import Budget
 from .coordinator import (
     ANSWER,
     FIRST_PAUSE,
@@ -24,274 +23,242 @@ from .coordinator import (
     PeriodicTask,
     TaskLink,
 )
-from .key_amounts import Answer, KeyAmount, OpenWindow, Question
-from .windows import Windows
+from .windows import WHOLE_TIME
 
-MOST_KEYS = 256  # in one question: a script holds up the server for all others
+CALLS_AT_ONCE = 64  # calls for which a task asks at once
 BUDGET_LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
+COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
 BUDGET_GAP = 0.001  # seconds between two questions of a task that uses up what it has
 KEEP_CALLS = 3_600_000  # milliseconds that the budget of a query outlives its last use
 KEEP_NAMED = 400 * 86_400_000  # the same of a budget with a name: it is money, and the next run may come in a year
-KEEP_OVER = 120_000  # milliseconds that a window outlives its end: a task may be late to learn of it
-LOST = "lost"  # the run of a window whose amounts nobody knows any more
 
 T = TypeVar("T")
 
-# Amounts of many keys in one question. What a task gets counts as spent at once, and what it gives back is taken off
-# again; so what a task that dies had reserved is spent without anybody's doing, and no task has an entry of its own.
-# How many tasks hold something of a key tells whether it may come back; they renew that with each question, and when
-# none of them has done so for a lease, nothing comes back. A question that is repeated as its answer was lost has the
-# number of the one before, and gets the same answer.
+
+# Gives parts of a budget, each only once. A task reports what it has spent, what it has reserved for attempts in flight
+# and what it holds, always in all, so that a question that is repeated, or whose answer is lost, counts once. A task
+# gets at most an eighth of what is left, and at least what its next call needs. What other tasks have reserved or hold
+# is waited for, for it may come back, and holders learn that a task waits. When a task has been silent for its lease,
+# what it had reserved and held counts as spent, for it may have been.
 #
-# When the coordinator has lost its memory, a task that knows another run brings what the ledger has of each key. Of a
-# budget that is not divided tasks bring what was spent before the run, as far as they know: by its ledger, or when the
-# memory was lost; the most counts.
-#
-# keys: a hash of the window, of each key "spent", or "spent holders until flag" while tasks hold something of it or
-# once it has turned a row away, the name of its run, and what was spent before that; the time of the budget, which
-# never goes back; the task's last answer; the pace.
-# Arguments: time, number of the question, task, amount of each key, lease, the run that the task knows, the time of the
-# ledger, whether another run can go on, milliseconds to keep the hash and the time, what was spent before the run
-# (empty: the budget is divided); then of each key: its name, what the ledger has of it (empty: not asked), what is to
-# be added, what the next call needs, wanted, whether the task held something, and whether it does so whatever it gets.
-# Answers how far the coordinator is behind, the time, the run, and of each key how much the task gets, a verdict, and
-# what is spent; if the budget is not divided also what was spent before the run, and the number of the answer. The
-# verdict: 1: what the call needs will never be there; 2: and it is the first that is turned away; ?: the ledger has to
-# be asked; else 0.
-SPEND_KEYS = (
+# keys: a hash, of each task "number spent reserved held waits lost", of which the last two are flags, and the sums of
+# all tasks: spent, out (reserved or held), and how many wait; the tasks by the ends of their leases; the pace.
+# Arguments: time, task, total, number of the question, spent, reserved, held, what the next call needs, wanted (-1: the
+# task leaves), lease, the run of the budget that the task knows, what was spent before that run, milliseconds to keep
+# the keys.
+# Answers how far the coordinator is behind, how much the task gets, whether what it needs will never be there, whether
+# others wait for what this task holds, what all have spent and what is out, the name of the run, the number of the
+# answer, what was spent before, and the time. To a task that knows another run it says only which one it is.
+SPEND = (
     PACE_SCRIPT
     + """
-local amounts, clock, reply, number, me = KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3]
-local total, lease, known, goes_on = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[8] == '1'
-local time = math.max(now, tonumber(ARGV[7]), tonumber(redis.call('GET', clock) or '0'))
-redis.call('SET', clock, text(time), 'PX', ARGV[10])
-local last = redis.call('GET', reply)
-local before = last and string.match(last, '^(%S+) ')
-if before == number then return {behind(), text(time), string.match(last, '^%S+ (%S+) (.*)$')} end
-local run = redis.call('HGET', amounts, 'run')
-local is_other, is_one = known ~= '' and known ~= run, ARGV[11] ~= ''
-local before = math.max(tonumber(redis.call('HGET', amounts, 'before') or '0'), tonumber(ARGV[11]) or 0)
-if is_other and not goes_on then run = 'lost' end
-run = run or (me .. '@' .. text(now))
-if is_one then redis.call('HSET', amounts, 'before', text(before)) end
-if is_one or #ARGV > 11 then redis.call('HSET', amounts, 'run', run) end
-redis.call('PEXPIRE', amounts, run == 'lost' and 3600000 or ARGV[9])
-if is_other or run == 'lost' then return {behind(), text(time), run, ''} end
-local said = {}
-for i = 12, #ARGV, 7 do
-  local key, stored, found = ARGV[i], ARGV[i + 1], redis.call('HGET', amounts, ARGV[i])
-  if not found and stored == '' then
-    said[#said + 1] = '0 ? 0'
-  else
-    local one = {}
-    for part in string.gmatch(found or stored, '%S+') do one[#one + 1] = tonumber(part) end
-    local spent, holders, till, flag = one[1] + tonumber(ARGV[i + 2]), one[2] or 0, one[3] or 0, one[4] or 0
-    local need, want, keeps = tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 6] == '1'
-    if till < now then holders = 0 end
-    holders = math.max(0, holders - tonumber(ARGV[i + 5]))
-    local left, got, verdict = total - before - spent, 0, 0
-    if want > 0 and left + 1e-9 * total >= need then
-      got = math.max(need, need * math.floor(math.min(want, left / 8) / need))
-    elseif want > 0 and holders == 0 and not keeps then
-      verdict = 2 - flag
-      flag = 1
-    end
-    if keeps or got > 0 then holders, till = holders + 1, now + lease end
-    spent = text(spent + got)
-    local rest = holders + flag > 0 and string.format(' %d %.0f %d', holders, till, flag) or ''
-    redis.call('HSET', amounts, key, spent .. rest)
-    said[#said + 1] = text(got) .. ' ' .. verdict .. ' ' .. text(before + tonumber(spent))
+local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
+local number, spent, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local need, want, lease, known_run, keep_for = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[13]
+local SUM_ROUNDING = 1e-9 * total  -- of the sums
+local stored = redis.call('HMGET', key, 'spent', 'out', 'waiting', 'run', 'before')
+local all = {spent = tonumber(stored[1] or 0), out = tonumber(stored[2] or 0), waiting = tonumber(stored[3] or 0)}
+local run = stored[4] or ARGV[2] .. '@' .. text(now)
+local before = math.max(tonumber(stored[5] or 0), tonumber(ARGV[12]))
+if known_run ~= '' and known_run ~= run then
+  redis.call('HSET', key, 'run', run)
+  redis.call('PEXPIRE', key, keep_for)
+  return {behind(), '0', 0, 0, text(all.spent), text(all.out), run, 0, text(before), text(now)}
+end
+local function entry(task)
+  local found = {}
+  for one in string.gmatch(redis.call('HGET', key, task) or '', '%S+') do found[#found + 1] = tonumber(one) end
+  return found[1] and found
+end
+local function count(one, sign)
+  local out, lost = one[3] + one[4], one[6]
+  all.spent = all.spent + sign * (one[2] + lost * out)
+  all.out = all.out + sign * (1 - lost) * out
+  all.waiting = all.waiting + sign * one[5]
+end
+local function keep(task, one)
+  count(one, 1)
+  for i, value in ipairs(one) do one[i] = text(value) end
+  redis.call('HSET', key, task, table.concat(one, ' '))
+end
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', '(' .. text(now), 'LIMIT', 0, 100)) do
+  redis.call('ZREM', leases, gone)
+  local its = entry(gone)
+  if its then
+    count(its, -1)
+    keep(gone, {its[1], its[2], its[3], its[4], 0, 1})
   end
 end
-if is_one then said[#said + 1] = text(before) .. ' ' .. redis.call('HINCRBY', amounts, 'answers', 1) end
-local answer = table.concat(said, ' ')
-redis.call('SET', reply, number .. ' ' .. run .. ' ' .. answer, 'PX', 1000 * lease)
-return {behind(), text(time), run, answer}
+local mine, got = entry(me), 0
+if mine then count(mine, -1) end
+local others = {spent = all.spent, out = all.out, wait = all.waiting > 0}
+if want < 0 then
+  if mine then all.spent = all.spent + spent end
+  redis.call('HDEL', key, me)
+  redis.call('ZREM', leases, me)
+else
+  if mine and number <= mine[1] then
+    got = math.max(0, mine[4] - held)  -- repeated: the answer was lost
+    mine[6] = 0
+  else
+    local left = total - before - others.spent - others.out - spent - reserved - held
+    if want > 0 and left + SUM_ROUNDING >= need then
+      got = math.max(need, need * math.floor(math.min(want, left, left / 8) / need))
+    end
+    mine = {number, spent, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}
+  end
+  keep(me, mine)
+  redis.call('ZADD', leases, text(now + tonumber(lease)), me)
+end
+local answers = redis.call('HINCRBY', key, 'answers', 1)
+redis.call('HSET', key, 'spent', text(all.spent), 'out', text(all.out), 'waiting', all.waiting)
+redis.call('HSET', key, 'run', run, 'before', text(before))
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], keep_for) end
+local never = total - before - others.spent - spent + SUM_ROUNDING < need
+local is_over = got == 0 and others.out <= SUM_ROUNDING and reserved <= SUM_ROUNDING and never
+local over, awaited = is_over and 1 or 0, others.wait and 1 or 0
+local known = {text(all.spent), text(all.out), run, answers, text(before), text(now)}
+return {behind(), text(got), over, awaited, unpack(known)}
 """
 )
 
 
 class SharedBudget(PeriodicTask):
-    """The amounts of a budget for each window and key, which all tasks share; of one event loop.
+    """A budget that all tasks share; of one event loop.
 
-    A task gives back what it does not need. One that is killed cannot: what it had got counts as spent.
-
-    Windows are those of the coordinator's clock. One that the job, or the ledger, has seen begin is not left for an
-    earlier one, whatever a clock says.
+    A task gives back what it holds and does not need: while others wait for it, and when it ends. A task that is killed
+    cannot: after a minute what it had reserved and held counts as spent, for it may have been.
 
     Args:
         name: under which tasks share it.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
-        wake: is called with a key when an answer may let calls of it begin that had to wait.
     """
 
-    # _ahead: seconds that the budget's time is ahead of the task's clock; None: not known yet
-    # _ended: keys that were in use when a window ended: calls that waited there ask again
-    # _ledger_time: of the newest window in the ledger
-    # _look_at, _renew_at, _refresh_at: when `look_again` is due, all that is held is said again, and the time is asked
-    # _told: the coordinator's time in its last answer
+    is_newly_spent = False  # only keys are counted
+    window = during = WHOLE_TIME
+    seconds_left = None
+
+    # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
+    # blocks are no more than what is reserved for calls in flight, as a task that is killed loses both.
+    #
+    # _spent, _reserved, _available: by attempts that are over, for those in flight, and what may be reserved unasked
+    # _need: what the next call needs, so that it is not given back; 0: none asks
+    # _is_awaited: other tasks wait for what this one holds
+    # _over: the smallest need that was refused for good
     # _number: of the last question; 0: there was none
-    # _before: what was spent before the run of the coordinator, if the budget is not divided; None: not known yet
-    # _known, _said_before, _answer: of such a budget what all have spent at the last answer, what of that was spent
-    #   before the run, and the number of that answer
+    # _run: the coordinator's name for this budget; another name means that it restarted empty
+    # _before: what runs before this one have spent; None: not known yet
+    # _known: what all have spent, reserved or held at the last answer
 
-    def __init__(
-        self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | KeyLedger | None, wake: Callable[[Key], None]
-    ) -> None:
-        self._wake = wake
-        self._name, self._budget, self.is_settled = name, budget, budget.is_settled
-        self._ledger: Any = ledger
-        self._windows = Windows(budget.per)
-        self._ahead = None if budget.per else 0.0
-        self._open = self._opened(Window(-math.inf, -math.inf, ""))
-        self._ended = set[Key]()
-        self._ledger_time, self._told, self._number = 0.0, 0.0, 0
-        self._known, self._said_before, self._answer = 0.0, 0.0, 0
-        self._before = None if budget.is_divided or ledger is not None else 0.0
-        self._look_at = self._renew_at = self._refresh_at = 0.0
-        super().__init__(link, (), gap=BUDGET_GAP)
+    def __init__(self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | None = None) -> None:
+        is_named = budget.name is not None
+        keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
+        super().__init__(link, keys, gap=BUDGET_GAP)
+        self._total, self.is_settled, self._ledger = budget.amount, budget.is_settled, ledger
+        self._keep = KEEP_NAMED if is_named else KEEP_CALLS
+        self._spent = self._reserved = self._available = self._need = 0.0
+        self._run, self._known = "", 0.0
+        self._number, self._block = 0, 1
+        self._is_awaited = False
+        self._over = math.inf
+        self._before: float | None = None if ledger is not None else 0.0
+        self._spent_by_all = self.told = 0.0
 
-    def _opened(self, window: Window) -> OpenWindow:
-        return OpenWindow(window, self._poke, is_settled=self.is_settled)
+    def of(self, key: str) -> SharedBudget:
+        """The amount, which is the same for all keys."""
+        return self
 
-    def of(self, key: Key) -> KeyAmount:
-        """The amount of a key in the window of now."""
-        return self._of_now().of(key)
+    def ask(self, need: float) -> bool:
+        """Whether so much may be reserved now; if not, it is asked for, and `wake` is called when there may be more."""
+        if need <= 0:
+            return True
+        is_there = self._holds(need)
+        if self._need != need:
+            self._need = need
+            if not is_there:
+                self._poke()
+        return is_there
 
-    def _of_now(self) -> OpenWindow:
-        """The window of now; the first time that it is asked for, the one before is over."""
-        before = self._open
-        if self._ahead is not None and (now := self._windows.at(self._time())) is not before.window:
-            self._open = self._opened(now)
-            self._ended.update(amount.key for amount in (*before.changed, *before.waiting, *before.held))
+    def _holds(self, need: float) -> bool:
+        return need * (1 - COST_ROUNDING) <= self._available
+
+    def is_spent(self, need: float) -> bool:
+        return need >= self._over
+
+    def reserve(self, need: float) -> None:
+        self._available = max(0.0, self._available - need)
+        if self.is_settled:
+            self._reserved += need
+        else:
+            self._spent += need
+        self._need = 0.0
+
+    def settle(self, reserved: float, cost: float) -> None:
+        self._reserved = max(0.0, self._reserved - reserved)
+        self._spent += cost
+        self._available += max(0.0, reserved - cost)
+        if self._is_awaited or self._need > self._available:
             self._poke()
-        return self._open
 
     @property
-    def seconds_left(self) -> float | None:
-        return self._open.window.left(self._time())
-
-    def _time(self) -> float:
-        return self._clock() + (self._ahead or 0.0)
+    def spent_by_all(self) -> float:
+        return max(self._spent_by_all, self._spent + (self._before or 0.0))
 
     def _last_message(self) -> Awaitable[object] | None:
         return self._leave() if self._number else None
 
     async def _leave(self) -> None:
-        window = self._open
-        window.changed.update(dict.fromkeys(window.held))
-        while asked := window.take(MOST_KEYS):
-            await self._say(window, [amount.question(is_last=True) for amount in asked])
+        self._spent, self._reserved, self._available = self._spent + self._reserved, 0.0, 0.0
+        await self._question(-1.0)
 
     async def _exchange(self) -> float:
-        if self._ahead is None and not self._open.changed:
+        if not self._number and not self._need:
             return REFRESH
-        if self._ahead is None or (self._number and self._clock() >= self._refresh_at):
-            await self._refresh()
-        now, window = self._clock(), self._of_now()
-        ended, self._ended = self._ended, set()
-        for key in ended:
-            self._wake(key)
-        if now >= self._renew_at:
-            self._renew_at = now + (BUDGET_LEASE / 3 if self._budget.is_divided else REPORT_EVERY)
-            window.changed.update(dict.fromkeys(window.held))
-        if now >= self._look_at:
-            self._look_at = now + HURRY_EVERY
-            for amount in window.look_again():
-                self._wake(amount.key)
-        if asked := window.take(MOST_KEYS):
-            questions = [amount.question(is_last=False) for amount in asked]
-            await self._say(window, questions)
-            for question in questions:
-                if question.want:
-                    self._wake(question.of.key)
-        if window.changed:
-            return 0.0
-        return HURRY_EVERY if window.held or window.waiting else REFRESH
+        if self._before is None:
+            await self._question(0.0)
+        spare = self._need if self._is_awaited else max(self._need, self._reserved)
+        if self._is_awaited or self.is_settled:
+            self._available = min(self._available, spare)
+        need, want = self._need, 0.0
+        if not self._holds(need):
+            self._available = 0.0  # too little for a call, and together with what others hold it may be enough
+            most = max(need, self._reserved) if self.is_settled else self._block * need
+            want = min(self._block * need, most)
+        got, is_over = await self._question(want)
+        self._available += got
+        if got:
+            self._block = min(CALLS_AT_ONCE, 2 * self._block)
+        if is_over and need:
+            self._over = min(self._over, need)
+        if want:
+            self._link.wake()
+        if self._is_awaited and self._available:
+            self._need = 0.0  # the call that asked may need none by now; else it asks again
+            self._link.wake()
+            return HURRY_EVERY
+        if not self._holds(self._need):
+            return HURRY_EVERY
+        return REPORT_EVERY if self._available or self._reserved else REFRESH
 
-    async def _refresh(self) -> None:
-        """Ask what the time is."""
-        if self._ahead is None and self._ledger is not None:
-            self._ledger_time = await kept(self._ledger.newest, self._clock)
-        self._refresh_at = self._clock() + REFRESH
-        await self._asked(self._open, (), {})
-
-    async def _say(self, window: OpenWindow, questions: Sequence[Question]) -> None:
-        """Ask the coordinator, and write to the ledger what is spent by its answers."""
-        answers, ledger = await self._answers(window, questions, {}), self._ledger
-        if not self._budget.is_divided:
-            self._known = spent = answers[questions[0].of].spent
-            if ledger is not None:
-                run, number, before = window.run, self._answer, self._said_before
-                await kept(lambda: ledger.write(run, number, spent - before), self._clock)
-        elif ledger is not None:
-            if unknown := [one for one in questions if answers[one.of].verdict == "?"]:
-                keys = [one.of.key for one in unknown]
-                found = await kept(lambda: ledger.spent(window.window, keys), self._clock)
-                answers |= await self._answers(window, unknown, found)
-            added = {one.of.key: one.added + answers[one.of].got for one in questions}
-            if any(added.values()):
-                number = self._number
-                await kept(lambda: ledger.add(window.window, self._link.task, number, added), self._clock)
-        for one in questions:
-            window.note(one, answers[one.of])
-            window.told = self._told
-
-    async def _answers(
-        self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
-    ) -> dict[KeyAmount, Answer]:
-        """The coordinator's answers; `found`: what the ledger has of the keys, where it was asked."""
-        is_one = not self._budget.is_divided
-        if is_one and self._before is None:
-            window.run, _ = await self._asked(window, (), {})
-            self._before = await kept(lambda: self._ledger.spent_before(window.run), self._clock)
-        while True:
-            run, text = await self._asked(window, questions, found)
-            if run == window.run or not window.run or run == LOST:
-                break
-            window.run = run  # the coordinator has lost its memory, and the ledger or the tasks have it
-            self._before = max(self._before or 0.0, self._known)
-            await asyncio.sleep(LONGEST_PAUSE)  # others tell what they had got before
-        if run == LOST:
-            raise FatalError(
-                f"the coordinator has lost what was spent of the budget of {budget_label(self._budget)}, and nobody "
-                "else knows it: it was started anew, or evicts keys. A budget with a name= keeps it in a disk or Redis "
-                "store of the function"
-            )
-        window.run = run
-        said = text.split()
-        if is_one:
-            self._said_before, self._answer = float(said.pop(-2)), int(said.pop())
-        parts = iter(said)
-        return {
-            one.of: Answer(float(got), verdict, float(spent))
-            for one, (got, verdict, spent) in zip(questions, zip(parts, parts, parts, strict=True), strict=True)
-        }
-
-    async def _asked(
-        self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
-    ) -> tuple[str, str]:
-        """Ask once; returns the run and the text of the answer."""
+    async def _question(self, want: float) -> tuple[float, bool]:
         self._number += 1
-        budget, coordinator, task = self._budget, self._link.coordinator, self._link.task
-        is_named, has_ledger = budget.name is not None, self._ledger is not None and budget.is_divided
-        goes_on = has_ledger or not budget.is_divided
-        self._keys = [
-            coordinator.key("amounts", f"{self._name}:{window.window.key}", for_all=is_named),
-            coordinator.key("clock", self._name, for_all=is_named),
-            coordinator.key("answers", f"{self._name}:{task}", for_all=is_named),
-        ]
-        longest = KEEP_NAMED if is_named else KEEP_CALLS
-        left = 1000 * max(0.0, window.window.end - self._time()) + KEEP_OVER
-        arguments: list[object] = [self._number, task, budget.amount, BUDGET_LEASE, window.run, self._ledger_time]
-        arguments += [int(goes_on), int(min(longest, left)), longest, "" if budget.is_divided else self._before or 0.0]
-        for one in questions:
-            stored = found.get(one.of.key, "" if has_ledger else 0.0)
-            arguments += [one.of.key, stored, one.added, one.need, one.want, int(one.of.is_held), int(one.keeps)]
-        time, run, text = await self._ask(SPEND_KEYS, *arguments)
-        self._told = float(time)
-        self._ahead = self._told - self._clock()
-        return str(run), str(text)
+        amounts = (self._spent, self._reserved, self._available, self._need, want)
+        known = (self._run, self._before or 0.0, self._keep)
+        answer = await self._ask(SPEND, self._link.task, self._total, self._number, *amounts, BUDGET_LEASE, *known)
+        got, is_over, is_awaited, spent, out = map(float, answer[:5])
+        run, number, before, self.told = str(answer[5]), int(answer[6]), float(answer[7]), float(answer[8])
+        if self._run not in ("", run):
+            # The coordinator has lost its memory: all that was known counts as spent, and a new run begins with that.
+            self._run, self._before = run, self._known
+            self._spent = self._reserved = self._available = 0.0
+            return await self._question(want)
+        self._run, self._is_awaited = run, bool(is_awaited)
+        self._spent_by_all, self._known = before + spent, before + spent + out
+        if (ledger := self._ledger) is not None:
+            if self._before is None:
+                self._before = await kept(lambda: ledger.spent_before(run), self._clock)
+            await kept(lambda: ledger.write(run, number, spent + out), self._clock)
+        return got, bool(is_over)
 
 
 async def kept(ask: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> T:

@@ -140,7 +140,7 @@ def start_function(
     input batches have. Large results are bounded in bytes as well.
     """
     weigh = plan.weigh
-    size_of = None if weigh is None else lambda value, _: weigh(value)
+    size_of = None if weigh is None else lambda values, origins: sum(map(weigh, values))
 
     def outputs_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> ResultOutputs:
         def emit_results(values: Sequence[Any], origins: Sequence[Any]) -> None:

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, TypeVar
 
 from .base import ResultStore, location_of
 from .local import LocalFolder
 from .redis import RedisServer
 
-if TYPE_CHECKING:
-    import sqlite3
-
-MOMENT = 1e-3  # seconds
-KEEP_OVER = 86_400_000  # milliseconds that Redis keeps a window after its end
-
-# Tasks add what they have got and given back, in any order. A batch that is sent again, as its answer was lost, has the
-# number of the one before.
-ADD = """
-local window, newest, batch = KEYS[1], KEYS[2], KEYS[3]
-if tonumber(redis.call('GET', batch) or '0') >= tonumber(ARGV[1]) then return end
-redis.call('SET', batch, ARGV[1], 'PX', 600000)
-for i = 4, #ARGV, 2 do redis.call('HINCRBYFLOAT', window, ARGV[i], ARGV[i + 1]) end
-if ARGV[3] ~= '' then
-  redis.call('PEXPIREAT', window, ARGV[3])
-  if tonumber(redis.call('GET', newest) or '0') < tonumber(ARGV[2]) then redis.call('SET', newest, ARGV[2]) end
-end
-"""
-
+Kept = TypeVar("Kept")
 
 # An entry counts if its number is higher than that of the entry before: tasks write what the coordinator has answered
 # them, and an older answer must not replace a younger one.
@@ -44,23 +25,6 @@ end
 """
 
 
-class Window(NamedTuple):
-    """A span of time: its first second since 1970, the one after its last, and what people are shown."""
-
-    start: float
-    end: float
-    name: str
-
-    @property
-    def key(self) -> str:
-        """Where its amounts are kept; empty for the whole time."""
-        return self.name and f"{self.start:.17g}"
-
-    def left(self, time: float) -> float | None:
-        """Seconds after which to ask for the next one, more than 0; None if it does not end."""
-        return None if math.isinf(self.end) else max(MOMENT, self.end - time)
-
-
 def keeps_ledgers(store: ResultStore | None) -> bool:
     """Whether what was spent of a budget with a name is kept beside the results for the next run."""
     location = location_of(store)
@@ -68,24 +32,26 @@ def keeps_ledgers(store: ResultStore | None) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def ledger_of(
-    store: ResultStore | None, budget: str, *, is_divided: bool
-) -> AsyncIterator[Ledger | KeyLedger | None]:
+async def kept_beside(
+    store: ResultStore | None, budget: str, on_redis: Callable[[Any, str], Kept], in_folder: Callable[[Path], Kept]
+) -> AsyncIterator[Kept | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
     location = location_of(store)
     if isinstance(location, RedisServer):
-        async with contextlib.aclosing(location.client()) as client:
-            name = f"{location.prefix}:asyncudf.budget:{budget}"
-            yield RedisKeyLedger(client, name) if is_divided else RedisLedger(client, name)
+        client = location.client()
+        try:
+            yield on_redis(client, f"{location.prefix}:asyncudf.budget:{budget}")
+        finally:
+            await client.aclose()
     elif isinstance(location, LocalFolder) and location.path is not None:
-        folder = Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32]
-        if not is_divided:
-            yield FolderLedger(folder)
-            return
-        with contextlib.closing(FolderKeyLedger(folder)) as ledger:
-            yield ledger
+        yield in_folder(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
     else:
         yield None
+
+
+def ledger_of(store: ResultStore | None, budget: str) -> contextlib.AbstractAsyncContextManager[Ledger | None]:
+    """The ledger of a budget, as in `kept_beside`."""
+    return kept_beside(store, budget, RedisLedger, FolderLedger)
 
 
 class RedisLedger:
@@ -125,89 +91,6 @@ class FolderLedger:
             new.replace(file)
 
 
-class RedisKeyLedger:
-    """A hash for each window, of each key the amount; it ends a day after its window."""
-
-    def __init__(self, client: Any, name: str) -> None:
-        self._client, self._name = client, name
-
-    async def newest(self) -> float:
-        """When the newest window began; 0 if there is none."""
-        return float(await self._client.get(f"{self._name}:newest") or 0.0)
-
-    async def spent(self, window: Window, keys: Sequence[str]) -> dict[str, float]:
-        """What all runs have spent of these keys."""
-        found = await self._client.hmget(self._hash(window), keys)
-        return {key: float(amount or 0.0) for key, amount in zip(keys, found, strict=True)}
-
-    async def add(self, window: Window, task: str, number: int, amounts: Mapping[str, float]) -> None:
-        """Add these amounts, once for each number of the task."""
-        names = [self._hash(window), f"{self._name}:newest", f"{self._name}:task:{task}"]
-        is_whole = not window.key
-        end = "" if is_whole else int(1000 * window.end) + KEEP_OVER
-        pairs = [part for key, amount in amounts.items() for part in (key, f"{amount:.17g}")]
-        await self._client.eval(ADD, 3, *names, number, "" if is_whole else f"{window.start:.17g}", end, *pairs)
-
-    def _hash(self, window: Window) -> str:
-        return f"{self._name}:{window.key}"
-
-
-class FolderKeyLedger:
-    """A small database in a folder, which all tasks of the host write; a new window ends those before it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._database: sqlite3.Connection | None = None
-
-    async def newest(self) -> float:
-        with self._opened() as database:
-            (found,) = database.execute("SELECT max(start) FROM spent").fetchone()
-        return float(found or 0.0)
-
-    async def spent(self, window: Window, keys: Sequence[str]) -> dict[str, float]:
-        with self._opened() as database:
-            found = {
-                key: database.execute("SELECT amount FROM spent WHERE start = ? AND key = ?", (_start(window), key))
-                for key in keys
-            }
-            return {key: float((rows.fetchone() or (0.0,))[0]) for key, rows in found.items()}
-
-    async def add(self, window: Window, task: str, number: int, amounts: Mapping[str, float]) -> None:
-        start = _start(window)
-        with self._opened() as database:
-            database.execute("DELETE FROM spent WHERE start < ?", (start,))
-            database.executemany(
-                "INSERT INTO spent VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount",
-                [(start, key, amount) for key, amount in amounts.items() if amount],
-            )
-
-    def close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        """A block that has the database, and whose changes count together."""
-        import sqlite3  # not every Python has it
-
-        with locked(self._folder):  # SQLite's own locks are waited for by sleeping
-            if self._database is None:
-                database = sqlite3.connect(self._folder / "keys.sqlite", isolation_level=None)
-                database.execute("PRAGMA synchronous = OFF")  # as in the store: it outlives the process, not the power
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS spent (start REAL, key TEXT, amount REAL, PRIMARY KEY (start, key)) "
-                    "WITHOUT ROWID"
-                )
-                self._database = database
-            self._database.execute("BEGIN IMMEDIATE")
-            with self._database:
-                yield self._database
-
-
-def _start(window: Window) -> float:
-    return window.start if window.key else 0.0
-
-
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """A block in which no other task of the host is with this folder, which is made if it is not there."""
@@ -223,4 +106,3 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 Ledger = RedisLedger | FolderLedger
-KeyLedger = RedisKeyLedger | FolderKeyLedger

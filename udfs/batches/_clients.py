@@ -18,7 +18,7 @@ class CachedClient:
                 "client must be a function that makes the client, as each process needs one, such as "
                 f"functools.partial({type_name(make)}, ...), not a value of type {type_name(make)}"
             )
-        self._make = make or default
+        self._make = default if make is None else make
         self._client: Any = None
 
     @property

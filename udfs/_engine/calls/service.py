@@ -29,11 +29,10 @@ from ..._limits.own_limits import OwnLimits
 from ..._limits.permits import PermitGate, SharedPermits
 from ..._limits.rate_limit import TIME_ROUNDING, LearnedLimit, RateLimit, Scope
 from ..._limits.refusals import RefusalGate
-from ..._limits.shared_budget import SharedBudget
+from ..._limits.shared_amounts import shared_amounts
 from ..._limits.shared_keys import SharedKeys
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
-from ..._stores.ledgers import ledger_of
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
@@ -209,9 +208,7 @@ class Service:
         names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
         for place, (budget, name) in enumerate(names, len(options.rate_limit)):
             wake_key = partial(aside.ask_again, place) if budget.by else lambda _: self.reopen()
-            kept = ledger_of(options.store if budget.name else None, name, is_divided=budget.is_divided)
-            ledger = await stack.enter_async_context(kept)
-            amounts = owned(SharedBudget(link, name, budget, ledger, wake_key))
+            amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
         gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]

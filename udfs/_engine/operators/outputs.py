@@ -6,6 +6,7 @@ import asyncio
 import copy
 import sys
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
@@ -231,6 +232,8 @@ class TimestampedCollector(Collector):
 OUTPUT_LINGER = 0.05  # seconds that a finished row waits for company
 OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever their number
 
+_origin_of = itemgetter(2)  # of records, and of plain tuples of the same
+
 
 class RecordWriterOutput(Output):
     """Leaves the chain: gathers results and passes them to `write` in batches.
@@ -240,7 +243,9 @@ class RecordWriterOutput(Output):
 
     Args:
         write: takes the values and their origins.
-        weigh: how many bytes a value and its origin bring to the batch; None where that does not matter.
+        rows: how many make a full batch.
+        weigh: how many bytes values and their origins bring to the batch; None where that does not matter.
+        max_bytes: about how many make a full batch.
     """
 
     # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many
@@ -256,7 +261,7 @@ class RecordWriterOutput(Output):
         linger: float,
         loop: asyncio.AbstractEventLoop,
         tag: OutputTag | None = None,
-        weigh: Callable[[Any, Any], int] | None = None,
+        weigh: Callable[[Sequence[Any], Sequence[Any]], int] | None = None,
         max_bytes: int = UNLIMITED,
     ) -> None:
         super().__init__(tag)
@@ -285,26 +290,36 @@ class RecordWriterOutput(Output):
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._weight += self._weigh(result, record[2])
+            self._weight += self._weigh((result,), (record[2],))
             if self._weight >= self._max_bytes:
                 self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
+        origins = [*map(_origin_of, records)]
         if self._weigh is not None:
-            super().collect_results(records, results)
-            return
+            more = self._weigh(results, origins)
+            if self._weight + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds where
+                super().collect_results(records, results)
+                return
+            self._weight += more
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
-        self._origins += [record[2] for record in records]
-        if (full := len(self._values) // self._rows * self._rows) > 0:
-            # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
-            values, origins = self._values, self._origins
-            self._values, self._origins = values[full:], origins[full:]
-            for start in range(0, full, self._rows):
-                self._write(values[start : start + self._rows], origins[start : start + self._rows])
-            if not self._values:
-                self.flush()  # ends the timer
+        self._origins += origins
+        if len(self._values) >= self._rows:
+            self._write_full_batches()
+
+    def _write_full_batches(self) -> None:
+        # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
+        rows, values, origins = self._rows, self._values, self._origins
+        full = len(values) - len(values) % rows
+        self._values, self._origins = values[full:], origins[full:]
+        for start in range(0, full, rows):
+            self._write(values[start : start + rows], origins[start : start + rows])
+        if self._weigh is not None:
+            self._weight = self._weigh(self._values, self._origins)
+        if not self._values:
+            self.flush()  # ends the timer
 
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         if tag == self.tag:
@@ -317,6 +332,7 @@ class RecordWriterOutput(Output):
             self._failure = error
 
     def flush(self) -> None:
+        """Write what is held."""
         if self._failure is not None:
             raise self._failure
         if self._timer is not None:
