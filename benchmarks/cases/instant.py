@@ -118,7 +118,7 @@ P2 = Case(
     columns,
     (
         Target("us/row", "column", most=3.0, against=ARROW_UDF),
-        Target("us/row", "column", most=0.25, against="gather"),
+        Target("us/row", "column", most=0.7, against="gather"),
     ),
     minutes=3.4,
     peers=PEERS,
