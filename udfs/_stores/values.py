@@ -69,7 +69,7 @@ class ResultCodec:
         self._decode: Any = Decoder(list[annotation | None] if many else one).decode
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
-        self.expired = 0  # results and failures that were too old so far
+        self.expired: int = 0  # results and failures that were too old so far
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The results of a row as bytes, and as they are read back, of which there may be none or many.

@@ -32,7 +32,8 @@ def progress_display(stream: TextIO | None = None) -> Display:
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if stream is None and getattr(shell, "kernel", None) is not None:
             return NotebookDisplay()
-        stream = stream or sys.stderr
+        if (stream := stream or sys.stderr) is None:  # a program without a console
+            return Display()
         if stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
             with contextlib.suppress(ImportError):  # without rich: lines
                 from rich.console import Console
