@@ -2,9 +2,10 @@
 
 from pyspark.daemon import manager
 
-from asyncudf._limits import shared_budget
+from asyncudf._limits import keyed_budget, shared_budget
 
-shared_budget.BUDGET_LEASE = 3.0
+shared_budget.BUDGET_LEASE = keyed_budget.BUDGET_LEASE = 3.0
+keyed_budget.RENEW_EVERY = keyed_budget.BUDGET_LEASE / 3
 
 if __name__ == "__main__":
     manager()
