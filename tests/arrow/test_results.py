@@ -237,9 +237,9 @@ def test_the_test_kit_drops_fields_as_spark_does() -> None:
         return MORE
 
     declared = "temp double, sky string"
-    assert run_rows(weather, ["Oslo"], returnType=declared, extra_fields="drop") == [LESS]
+    assert run_rows(weather, ["Oslo"], returnType=declared) == [LESS]
     with pytest.raises(ResultError, match="unknown field 'wind'"):
-        run_rows(weather, ["Oslo"], returnType=declared)
+        run_rows(weather, ["Oslo"], returnType=declared, extra_fields="error")
     with pytest.raises(OptionError, match="extra_fields must be one of 'error', 'drop', not 'keep'"):
         run_rows(weather, ["Oslo"], extra_fields="keep")
 

@@ -122,7 +122,7 @@ class TestTheEnd:
             raise KeyError("title")
 
         with task_fails() as caught:
-            run_rows(asked, range(2000), capacity=5, on_error="null", breaker=BREAKER)
+            run_rows(asked, range(2000), capacity=5, on_error="null", breaker=BREAKER, max_failures=1.0)
         assert "the circuit breaker of asked has been open for 100 s, its max_open, and no call" in str(caught.value)
         assert "the last that tried it ended with KeyError: 'title', which says nothing about" in str(caught.value)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import OptionError, async_pandas_udf
+from asyncudf import OptionError, RetryStrategy, async_pandas_udf
 from asyncudf.testing import ManualFunction, OperatorHarness, run_rows
 from tests.kit.errors import task_fails
 from tests.kit.limited import Service, now
@@ -127,10 +127,117 @@ class TestTheOption:
         with pytest.raises(OptionError, match=r"max_failures is never used with on_error='raise'.* 'dead_letter'"):
             run_rows(Bad(odd), [1], max_failures=3)
 
-    @pytest.mark.parametrize("value", [-1, 1.0, 0.0, 1.5, float("nan"), "2%", True, -0.1])
+    @pytest.mark.parametrize("value", [-1, 0.0, 1.5, float("nan"), "2%", True, -0.1])
     def test_it_is_a_count_or_a_share(self, value: Any) -> None:
         with pytest.raises(OptionError, match="max_failures must be a whole number of rows, or a share of them"):
             run_rows(Bad(odd), [1], max_failures=value, on_error="null")
+
+
+class TestAFunctionThatIsWrongItself:
+    """Under "null", without max_failures: a column of NULLs is what nobody wanted."""
+
+    @pytest.mark.parametrize(
+        "mistake",
+        [
+            lambda: {}["temp"],
+            lambda: [][0],
+            lambda: None.temp,  # type: ignore[attr-defined]
+            lambda: "a" + 1,  # type: ignore[operator]
+            lambda: undefined,  # type: ignore[name-defined]  # noqa: F821
+            lambda: __import__("no_such_module_here"),
+            lambda: "no number",  # of a function that declares one
+        ],
+        ids=[
+            "KeyError",
+            "IndexError",
+            "AttributeError",
+            "TypeError",
+            "NameError",
+            "ModuleNotFoundError",
+            "ResultError",
+        ],
+    )
+    def test_it_ends_the_task_after_the_first_hundred_rows(self, mistake: Any, request: pytest.FixtureRequest) -> None:
+        called = []
+
+        async def wrong(x: int) -> int:
+            called.append(x)
+            await asyncio.sleep(0.01)
+            return mistake()
+
+        with task_fails(match="wrong failed for each of the first 100 rows of a task") as caught:
+            run_rows(wrong, range(1000), on_error="null", capacity=10)
+        assert f"{request.node.callspec.id} (100)" in str(caught.value)
+        assert "max_failures=1.0 lets such rows be NULL" in str(caught.value)
+        assert len(called) < 120
+
+    def test_fewer_rows_say_nothing(self) -> None:
+        assert run_rows(wrong_for(lambda x: True), range(99), on_error="null") == [None] * 99
+
+    @pytest.mark.parametrize("good", [0, 50, 99])
+    def test_one_good_row_shows_that_it_can_be_right(self, good: int) -> None:
+        results = run_rows(wrong_for(lambda x: x != good), range(300), on_error="null", capacity=1)
+        assert (results[good], results.count(None)) == (good, 299)
+
+    def test_one_row_that_the_service_has_failed_leaves_it_open(self) -> None:
+        async def asked(x: int) -> int:
+            if x == 50:
+                raise ConnectionError("reset")
+            return {}["temp"]  # type: ignore[no-any-return]
+
+        assert run_rows(asked, range(300), on_error="null") == [None] * 300
+
+    def test_rows_that_were_not_called_are_no_good_rows(self) -> None:
+        rows = [None if x % 2 else x for x in range(400)]
+        with task_fails(match="each of the first 100 rows"):
+            run_rows(wrong_for(lambda x: True), rows, on_error="null", on_null_input="null")
+
+    def test_an_attempt_that_is_tried_again_counts_with_its_row(self) -> None:
+        retry = RetryStrategy.fixed_delay(attempts=3, delay=1.0)
+        with task_fails(match="each of the first 100 rows"):
+            run_rows(wrong_for(lambda x: True), range(200), on_error="null", retry=retry)
+
+    @pytest.mark.parametrize("batch_size", [1, 7, 100, 150])
+    def test_rows_that_are_called_together_count_each(self, batch_size: int) -> None:
+        import pandas as pd
+
+        async def wrong(x: pd.Series) -> pd.Series:
+            return x["temp"]
+
+        with task_fails(match=r"each of the first 1\d\d rows of a task.*KeyError"):
+            run_rows(wrong, range(500), returnType="int", on_error="null", batch_size=batch_size)
+
+    @pytest.mark.parametrize("options", [{"max_failures": 1.0}, {"max_failures": 1000}, {"on_error": "capture"}])
+    def test_it_may_be_wrong_where_that_was_said_or_can_be_seen(self, options: Any) -> None:
+        results = run_rows(wrong_for(lambda x: True), range(300), **{"on_error": "null", **options})
+        assert len(results) == 300
+
+    def test_with_a_store_whose_results_are_right_it_goes_on(self) -> None:
+        store = SlowStore()
+
+        @async_pandas_udf("int", store=store, version="1", on_error="null")
+        async def looked_up(x: int) -> int:
+            if x >= 50:
+                raise KeyError("temp")
+            return x
+
+        run_rows(looked_up, range(50))
+        assert run_rows(looked_up, range(400)).count(None) == 350
+
+    def test_the_input_stays_out_of_the_message_where_it_may_be_secret(self) -> None:
+        async def wrong(x: str) -> int:
+            return x  # type: ignore[return-value]
+
+        with task_fails(match="each of the first 100 rows") as caught:
+            run_rows(wrong, ["SECRET"] * 200, on_error="null", redact=True)
+        assert "SECRET" not in str(caught.value)
+
+
+def wrong_for(bad: Any) -> Any:
+    async def wrong(x: int) -> int:
+        return {}["temp"] if bad(x) else x
+
+    return wrong
 
 
 def test_while_a_call_waits_at_a_limit_the_job_ends_at_once() -> None:

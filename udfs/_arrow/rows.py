@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._errors.exceptions import AsyncUDFError, ResultError
+from .._errors.exceptions import ResultError, UnreadableError
 from .._errors.records import ERROR_FIELDS
 from .._errors.safe import type_name
+from .._errors.type_mismatch import TypeMismatchError
 from .columns import as_key, python_values
 from .objects import ObjectType, changed_inside, fields_of, has_objects, stored_type
 from .sizes import size_as_objects
@@ -90,35 +91,102 @@ def as_normalized(column: pa.Array) -> pa.Array:
     return column.view(arrow_type)  # to cast a map with arrays as keys ends the process before pyarrow 17
 
 
+class Unreadable:
+    """Stands for a value that has no Python form, where a row is shown."""
+
+    __slots__ = ("_shown", "error")
+
+    def __init__(self, shown: str, message: str = "") -> None:
+        self._shown = shown
+        self.error = UnreadableError(message or shown)
+
+    def __repr__(self) -> str:
+        return f"<{self._shown}>"
+
+
+Errors = dict[int, UnreadableError]  # of the rows that cannot be read, by their numbers
+
+
 def rows_of(
-    function: str, columns: Sequence[pa.Array], names: Sequence[str] | None, declared: Sequence[Any] | None = None
-) -> Iterator[Any]:
-    """A function's input, row by row: a tuple of arguments, or with `names` a dict.
+    function: str,
+    columns: Sequence[pa.Array],
+    names: Sequence[str] | None,
+    declared: Sequence[Any] | None = None,
+    labels: Sequence[Any] | None = None,
+) -> tuple[Iterator[Any], Errors]:
+    """A function's input, row by row, and the errors of rows of which a value cannot be read.
 
-    `declared`: the types, where columns may have objects. AsyncUDFError for a moment such as one in the year 10000.
+    A row is a tuple of arguments, or with `names` a dict. `declared`: the types, where columns may have objects;
+    `labels`: the columns in messages, their numbers unless given.
     """
-    values = []
-    for i, (column, arrow_type) in enumerate(zip(columns, declared or repeat(None), strict=False)):
-        what = f"the input of {function} (column {names[i] if names else i + 1}, {column.type})"
-        values.append(_values(column, what, AsyncUDFError, arrow_type))
+    labels = labels or names or range(1, len(columns) + 1)
+    values, errors = list[list[Any]](), Errors()
+    for column, arrow_type, label in zip(columns, declared or repeat(None), labels, strict=False):
+        what = f"the input of {function} (column {label}, {column.type})"
+        found, unreadable = _values(column, what, arrow_type)
+        values.append(found)
+        errors = {**unreadable, **errors}
     rows = zip(*values, strict=True)
-    return rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)
+    return (rows if names is None else (dict(zip(names, row, strict=True)) for row in rows)), errors
 
 
-def read_back(function: str, column: pa.Array, declared: Any = None) -> list[Any]:
-    """`values_of` a column of results; ResultError if one has no Python form."""
-    return _values(column, f"what {function} returned ({column.type})", ResultError, declared)
+def read_back(column: pa.Array, declared: Any = None) -> list[Any]:
+    """`values_of` a column of results; a TypeMismatchError in the place of each that has no Python form."""
+
+    def mismatch(error: Exception) -> TypeMismatchError:
+        shown, _ = _no_form(column.type, error)
+        return TypeMismatchError("", Unreadable(shown), "Python has no such value, so it cannot be checked")
+
+    return _readable(column, declared, mismatch)
 
 
-def _values(column: pa.Array, what: str, error_type: type[AsyncUDFError], declared: Any = None) -> list[Any]:
+# What pyarrow and the objects of a declared type raise for one value. The text would show it, and it may be secret.
+_NO_FORM = (ValueError, KeyError, OverflowError)
+
+
+def _values(column: pa.Array, what: str, declared: Any = None) -> tuple[list[Any], Errors]:
+    """The values of a column of the input, and the errors of those that have no Python form."""
+    is_whole = True
+
+    def unreadable(error: Exception) -> Unreadable:
+        nonlocal is_whole
+        is_whole = False
+        shown, way_out = _no_form(column.type, error)
+        return Unreadable(shown, f"{what} has {shown}: {way_out}")
+
+    values = _readable(column, declared, unreadable)
+    return values, {} if is_whole else {n: one.error for n, one in enumerate(values) if type(one) is Unreadable}
+
+
+def _readable(column: pa.Array, declared: Any, unreadable: Callable[[Exception], Any]) -> list[Any]:
+    """The values of a column, and in the place of each that has no Python form what `unreadable` makes of it."""
     try:
         return values_of(column, declared)
-    except (TypeError, ValueError, KeyError, OverflowError, NotImplementedError) as error:
-        # pyarrow's message would show the value, which may be secret.
-        raise error_type(
-            f"{what} has no Python form ({type_name(error)}): it has a map with a key more than once, a moment "
-            "that is not in the years 1 to 9999, or an interval of months"
-        ) from None
+    except _NO_FORM as error:
+        if len(column) == 1:
+            return [unreadable(error)]
+    half = len(column) // 2
+    return _readable(column.slice(0, half), declared, unreadable) + _readable(column.slice(half), declared, unreadable)
+
+
+def _no_form(arrow_type: pa.DataType, error: Exception) -> tuple[str, str]:
+    """What a value without a Python form is, and what to write in SQL to have one."""
+    if isinstance(error, UnicodeDecodeError):
+        return "bytes that are not UTF-8", (
+            "Spark keeps any bytes in a string: make_valid_utf8(s) replaces them from Spark 4.0 on, "
+            "decode(CAST(s AS BINARY), 'ISO-8859-1') reads Latin-1, and CAST(s AS BINARY) gives the function bytes"
+        )
+    if isinstance(error, KeyError):
+        return "a map with a key more than once", "map_entries(m) gives the function an array of its entries"
+    if _has_moments(arrow_type):
+        return "a moment that is not in the years 1 to 9999", (
+            "CAST(t AS STRING) gives the function a text, and WHERE t < '9999-12-31' leaves out what means 'never'"
+        )
+    return f"a value without a Python form ({type_name(error)})", "CAST(v AS STRING) gives the function a text"
+
+
+def _has_moments(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_temporal(arrow_type) or any(_has_moments(field.type) for field in fields_of(arrow_type))
 
 
 def records_of(rows: Iterable[Any], origins: Iterable[Any]) -> Iterable[tuple[Any, None, Any]]:
@@ -156,9 +224,20 @@ class SourceRows:
             column = self.batch.column(position)
             what = f"the input of the chain (column {self.batch.schema.names[position]}, {column.type})"
             declared = None if self._declared is None else self._declared[position]
-            values = self._columns[position] = _values(column, what, AsyncUDFError, declared)
+            values, errors = _values(column, what, declared)
+            self._columns[position] = values = _PartlyReadable(values) if errors else values
             self.grow(size_as_objects(column))
         return values
+
+
+class _PartlyReadable(list[Any]):
+    """A column in which to read some values raises their UnreadableError."""
+
+    def __getitem__(self, number: Any) -> Any:
+        value = super().__getitem__(number)
+        if type(value) is Unreadable:
+            raise value.error
+        return value
 
 
 def source_columns(origins: Sequence[tuple[SourceRows, int]]) -> list[pa.Array]:

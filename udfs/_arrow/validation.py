@@ -9,8 +9,8 @@ import enum
 import math
 import operator
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,12 +20,25 @@ from .._functions.options import ExtraFields
 from .objects import ObjectType, fields_of, stored_type
 
 Fit = Callable[[Any], Any]
+Dropped = Callable[[str, Collection[Any]], None]
 
 NO_ROW = "a row is a mapping of the columns; give one, or leave the row out: with filter, flat_map or without output()"
 
 
+class Extra(NamedTuple):
+    """What becomes of fields of structs that are not declared, and who is told of those that are dropped."""
+
+    fields: ExtraFields | None = None
+    dropped: Dropped = lambda path, names: None
+
+
 def validator(
-    function: str, arrow_type: pa.DataType, *, extra_fields: ExtraFields | None = None, row: bool = False
+    function: str,
+    arrow_type: pa.DataType,
+    *,
+    extra_fields: ExtraFields | None = None,
+    row: bool = False,
+    dropped: Dropped = lambda path, names: None,
 ) -> Fit:
     """A function from a result to a value that Arrow takes for `arrow_type` without changing it.
 
@@ -35,10 +48,12 @@ def validator(
     Args:
         extra_fields: what happens to fields of structs that are not declared; None: an error that names no option.
         row: a struct is a whole row, which cannot be None.
+        dropped: is called for each struct of which fields are dropped, with its path and the names of all its fields.
     """
     # The declared type is read once, here. The function is made of functions, one for each field, so that per row only
     # the value is looked at.
-    fit = _nullable(arrow_type, "", extra_fields, not (row and pa.types.is_struct(arrow_type)))
+    extra = Extra(extra_fields, dropped)
+    fit = _nullable(arrow_type, "", extra, not (row and pa.types.is_struct(arrow_type)))
 
     def checked(value: Any) -> Any:
         try:
@@ -82,7 +97,7 @@ def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
     return checked
 
 
-def _nullable(arrow_type: pa.DataType, path: str, extra: ExtraFields | None, nullable: bool) -> Fit:
+def _nullable(arrow_type: pa.DataType, path: str, extra: Extra, nullable: bool) -> Fit:
     """A function for values of a type and for missing ones, which become None or raise."""
     fit = _fit(arrow_type, path, extra)
 
@@ -103,7 +118,7 @@ def _nullable(arrow_type: pa.DataType, path: str, extra: ExtraFields | None, nul
     return _quick(arrow_type, checked)
 
 
-def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+def _fit(arrow_type: pa.DataType, path: str, extra: Extra) -> Fit:
     """A function for values of a type that are not None; messages name them by `path`."""
     if isinstance(arrow_type, ObjectType):
         return _object(arrow_type, path)
@@ -123,7 +138,7 @@ def _fit(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
 
 
 def _object(arrow_type: ObjectType, path: str) -> Fit:
-    form, fit_stored = arrow_type.form, _fit(arrow_type.storage_type, path, None)
+    form, fit_stored = arrow_type.form, _fit(arrow_type.storage_type, path, Extra())
 
     def fit(value: Any) -> Any:
         try:
@@ -200,7 +215,7 @@ def _string(arrow_type: pa.DataType, path: str) -> Fit:
     return fit
 
 
-def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+def _list(arrow_type: pa.DataType, path: str, extra: Extra) -> Fit:
     item = f"{path}[]"
     fit_item = _nullable(arrow_type.value_type, item, extra, arrow_type.value_field.nullable)
     floats = pa.types.is_floating(arrow_type.value_type)
@@ -222,7 +237,7 @@ def _list(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
     return fit
 
 
-def _map(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+def _map(arrow_type: pa.DataType, path: str, extra: Extra) -> Fit:
     start = f"{path} " if path else ""
     fit_key = _as_stored(_nullable(arrow_type.key_type, f"{start}key", extra, False), arrow_type.key_type)
     fit_item = _nullable(arrow_type.item_type, f"{start}value", extra, arrow_type.item_field.nullable)
@@ -258,17 +273,20 @@ def _once_each(items: Sequence[tuple[Any, Any]], value: Any, path: str) -> dict[
     return found
 
 
-def _struct(arrow_type: pa.DataType, path: str, extra: ExtraFields | None) -> Fit:
+def _struct(arrow_type: pa.DataType, path: str, extra: Extra) -> Fit:
     fields = fields_of(arrow_type)
     names = [field.name for field in fields]
     prefix = f"{path}." if path else ""
     fits = {field.name: _nullable(field.type, f"{prefix}{field.name}", extra, field.nullable) for field in fields}
-    known, drops = frozenset(names), extra is ExtraFields.DROP
+    known, dropped, may_drop = frozenset(names), extra.dropped, extra.fields is ExtraFields.ERROR
+    drops = extra.fields is ExtraFields.DROP
 
     def fit(value: Any) -> dict[str, Any]:
         given = value if type(value) is dict else _as_mapping(value, names, path)
-        if given.keys() != known and not (drops and given.keys() > known):
-            raise fields_mismatch(path, value, given.keys(), names, may_drop=extra is ExtraFields.ERROR)
+        if given.keys() != known:
+            if not (drops and given.keys() > known):
+                raise fields_mismatch(path, value, given.keys(), names, may_drop=may_drop)
+            dropped(path, given.keys() - known)
         return {name: fit_field(given[name]) for name, fit_field in fits.items()}
 
     return fit

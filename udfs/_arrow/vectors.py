@@ -73,7 +73,7 @@ class VectorCodec:
         if is_list:
             return result  # type: ignore[no-any-return]
         if is_array:
-            return _as_declared(read_back(self._function, result), self._declared, result.type)
+            return _as_declared(read_back(result), self._declared, result.type)
         result = self._in_order(result, rows)
         if isinstance(result, pd.DataFrame):
             return self._frame_values(result)

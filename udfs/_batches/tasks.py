@@ -57,7 +57,14 @@ class Task(Travelling):
         raise NotImplementedError
 
     def arguments(self, column: pa.Array) -> list[tuple[Any, ...]]:
-        return list(rows_of(self.work.name, column.flatten(), None, self.declared))
+        return self.rows(column.flatten())
+
+    def rows(self, columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
+        """The arguments in these columns, row by row; UnreadableError if there are some that no key can be made of."""
+        rows, errors = rows_of(self.work.name, columns, None, self.declared)
+        for error in errors.values():
+            raise error
+        return list(rows)
 
     def results(self, attempt: int, part: str, results: Iterable[tuple[str, Result]]) -> Batches:
         """Batches of results of a part."""
@@ -103,8 +110,8 @@ class KeyTask(Task):
     def run(self, batches: Batches) -> Batches:
         keys = self.work.plan.result_keys()
         for batch in batches:
-            rows = rows_of(self.work.name, [batch.column(i) for i in self.positions], None, self.declared)
-            made = pa.array([key.hex() for key in keys.of_many(list(rows))], pa.string())
+            rows = self.rows([batch.column(i) for i in self.positions])
+            made = pa.array([key.hex() for key in keys.of_many(rows)], pa.string())
             yield pa.RecordBatch.from_arrays([*batch.columns, made], [*batch.schema.names, "key"])
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord
 
-from .._arrow.rows import SourceRows, records_of, rows_of, watermark_marks
+from .._arrow.rows import Errors, SourceRows, records_of, rows_of, watermark_marks
 from .._arrow.sizes import size_as_objects
 from .._engine.operators.async_wait import AsyncWaitOperator
 from .._engine.operators.input import InputElement
@@ -33,6 +33,7 @@ from .._engine.operators.outputs import (
     OperatorOutput,
     Output,
 )
+from .._engine.stored.elements import with_unreadable
 from .._functions.watermarks import WatermarkGenerator
 from .._observe.time_account import seconds_without_processor
 from .environment import TaskEnvironment
@@ -64,14 +65,18 @@ class SourceReader:
         rows, size = SourceRows(batch, self._declared), batch.nbytes
         origins = zip(repeat(rows), range(batch.num_rows))
         values: Iterable[Any] = repeat(None)
+        errors = Errors()
         if self._columns is not None:
             columns, declared = [batch.column(i) for i in self._columns], [self._declared[i] for i in self._columns]
-            values = rows_of(self._function, columns, self._names, declared)
+            labels = [batch.schema.names[i] for i in self._columns]
+            values, errors = rows_of(self._function, columns, self._names, declared, labels)
             size += sum(map(size_as_objects, columns))
         if self._generator is None:
-            return InputBatch(records_of(values, origins), rows, size)
-        marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
-        return InputBatch(self._generator.weave(zip(values, origins, strict=False), marks), rows, size)
+            elements: Iterable[InputElement] = records_of(values, origins)
+        else:
+            marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
+            elements = self._generator.weave(zip(values, origins, strict=False), marks)
+        return InputBatch(with_unreadable(elements, errors) if errors else elements, rows, size)
 
 
 SAMPLE_INTERVAL = 0.1  # seconds between two samples, at first
@@ -280,7 +285,8 @@ class _Operators:
         # Each link has a projection of its own: the inputs of a union may be laid out differently.
         copies = child.factory.may_edit(node.layout) and not self._plan.object_reuse
         link = CopyingChainingOutput if copies else ChainingOutput
-        return link(self.by_node[child].input(), child.factory.project(node.layout))
+        factory, before = child.factory, node.layout
+        return link(self.by_node[child].input(), factory.project(before), partial(factory.unreadable, before))
 
     def _resume(self, node: StreamNode) -> None:
         """An operator takes rows again: let those that push to it go on."""

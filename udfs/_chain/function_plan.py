@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,15 @@ from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.validation import validator
 from .._arrow.vectors import SinkCodec, VectorCodec
 from .._engine.calls.invokers import with_own_arguments
-from .._errors.type_mismatch import check_awaited
+from .._errors.type_mismatch import check_awaited, listed
 from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.options import OnError, Options
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
 from .._limits.coordinator import CoordinatorConfig
 from .._stores.keys import ResultKeys
+
+logger = logging.getLogger("asyncudf")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +84,14 @@ class FunctionPlan:
         return _captured(self._validator()) if self.captures else self._validator()
 
     def _validator(self) -> Callable[[Any], Any]:
-        name = self.spec.name
         if self.declared is None:
-            return partial(check_awaited, name)
-        return validator(name, self.declared, extra_fields=self.options.extra_fields)
+            return partial(check_awaited, self.spec.name)
+        dropped = FieldsDropped(self.spec.name, redacted=self.options.redacted)
+        return self.validator_telling(dropped)
+
+    def validator_telling(self, dropped: FieldsDropped) -> Callable[[Any], Any]:
+        """Validates a result against the declared type."""
+        return validator(self.spec.name, self.declared, extra_fields=self.options.extra_fields, dropped=dropped)
 
     def result_keys(self) -> ResultKeys:
         """Makes the keys of the results, for a store and for `RuntimeContext.idempotency_key`."""
@@ -112,6 +119,30 @@ class FunctionPlan:
         return StoredResultCodec(
             spec.name, self.declared, self._validator(), captures=self.captures, many=spec.many_results, **ages
         )
+
+
+class FieldsDropped:
+    """Logs the fields that are left out of results, for each struct once in a task.
+
+    `any`: whether there were some since it was last set to False.
+    """
+
+    def __init__(self, function: str, *, redacted: bool) -> None:
+        self._function, self._redacted = function, redacted
+        self._told = set[str]()
+        self.any = False
+
+    def __call__(self, path: str, names: Collection[Any]) -> None:
+        self.any = True
+        if path in self._told:
+            return
+        self._told.add(path)
+        fields = f"further fields ({len(names)})" if self._redacted else listed(sorted(names, key=repr))
+        where = f" of {path!r}" if path else ""
+        logger.warning(
+            "%s returned %s%s that its type does not declare: left out, here and in later rows. Declare what you need; "
+            "extra_fields='error' makes such a result an error", self._function, fields, where,
+        )  # fmt: skip
 
 
 def _size_of_error(captured: Any) -> int:

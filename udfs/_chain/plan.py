@@ -26,8 +26,8 @@ from .._engine.operators.synchronous import (
     WatermarkColumnOperator,
     WatermarkOperator,
 )
-from .._engine.stored.elements import KEY_BYTES_MORE
-from .._errors.exceptions import FunctionError
+from .._engine.stored.elements import KEY_BYTES_MORE, UnreadableRow
+from .._errors.exceptions import FunctionError, UnreadableError
 from .._errors.records import Redact
 from .._functions.async_function import RuntimeContext
 from .._functions.options import EventLoop
@@ -156,6 +156,10 @@ class OperatorFactory(ABC):
     def project(self, before: RowLayout) -> Projection:
         """What the operator sees of its input rows, which are laid out as `before`."""
 
+    def unreadable(self, before: RowLayout, record: StreamRecord, error: UnreadableError) -> StreamRecord:
+        """What the operator sees of a row of which it cannot read a value; the error is raised if no policy has it."""
+        raise error
+
     @abstractmethod
     def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ChainedOperator:
         """The operator itself; the environment's `request_batch` asks for more rows of its input."""
@@ -184,6 +188,9 @@ class WaitFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         projected = before.mapping if self.function_plan.spec.takes_mapping else before.arguments
         return projected(self.positions)
+
+    def unreadable(self, before: RowLayout, record: StreamRecord, error: UnreadableError) -> StreamRecord:
+        return UnreadableRow.of(before.arguments(())(record), error)
 
     @property
     def instance(self) -> Any:

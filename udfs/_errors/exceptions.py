@@ -37,6 +37,10 @@ class ResultError(AsyncUDFError):
     """A result that does not fit: of another type than declared, or not a list where a list is needed."""
 
 
+class UnreadableError(AsyncUDFError):
+    """An argument that has no Python form: its row has failed without a call, and the message says what to write."""
+
+
 class FatalError(AsyncUDFError):
     """Fails the task under every `on_error` and is not retried: it is no row's fault, and others would fail as well.
 

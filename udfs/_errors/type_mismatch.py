@@ -109,11 +109,11 @@ def fields_mismatch(
     unknown = [name for name in given if name not in names and name not in near]
     problem = f"declared struct<{', '.join(names)}>"
     if missing:
-        problem += f"; missing {_listed(missing)}: return every field, None for NULL"
-    detail = "".join(f"; unknown {_listed([name])}: did you mean {meant!r}?" for name, meant in near.items())
+        problem += f"; missing {listed(missing)}: return every field, None for NULL"
+    detail = "".join(f"; unknown {listed([name])}: did you mean {meant!r}?" for name, meant in near.items())
     if unknown:
         way_out = "have such fields left out with extra_fields='drop'" if may_drop else "leave it out"
-        detail += f"; unknown {_listed(unknown)}: declare it, or {way_out}"
+        detail += f"; unknown {listed(unknown)}: declare it, or {way_out}"
     return TypeMismatchError(path, value, problem, detail)
 
 
@@ -126,6 +126,7 @@ def _near(unknown: Sequence[Any], missing: Sequence[str]) -> Iterator[tuple[str,
             yield name, left.pop(found[0])
 
 
-def _listed(names: Sequence[Any]) -> str:
+def listed(names: Sequence[Any]) -> str:
+    """The names of fields, for a message."""
     more = ", ..." if len(names) > SHOWN_FIELDS else ""
     return f"field{'s'[: len(names) - 1]} {', '.join(map(safe_repr, names[:SHOWN_FIELDS]))}{more}"

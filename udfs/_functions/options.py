@@ -191,7 +191,7 @@ class Options:
     retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
     on_null_input: OnNullInput = field(default=OnNullInput.CALL, metadata=_by(choice(OnNullInput)))
-    extra_fields: ExtraFields = field(default=ExtraFields.ERROR, metadata=_by(choice(ExtraFields)))
+    extra_fields: ExtraFields = field(default=ExtraFields.DROP, metadata=_by(choice(ExtraFields)))
     redact: Redact | None = field(default=None, metadata=_by(redaction))
     batch_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
     batch_linger: float | None = field(default=None, metadata=_by(optional(seconds)))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .._errors.exceptions import FatalError, OptionError
+from .._errors.exceptions import FatalError, OptionError, ResultError
 from .._errors.figures import commonest
 from .._errors.records import error_text
 from .._errors.safe import safe_repr, type_name
@@ -32,7 +32,7 @@ class ErrorBudget:
         if isinstance(value, ErrorBudget):
             return value
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        if is_count or (isinstance(value, float) and 0 < value < 1):
+        if is_count or (isinstance(value, float) and 0 < value <= 1):
             return cls(value)
         raise OptionError(
             f"{name} must be a whole number of rows, or a share of them, such as 0.02, not {safe_repr(value)}"
@@ -45,10 +45,8 @@ class ErrorBudget:
 
     def message(self, function: str, failures: Failures) -> str:
         allowed = f"{self.most} may" if isinstance(self.most, int) else f"{100 * self.most:g}% may"
-        said = ", ".join(f"{name} ({count:,})" for name, count in commonest(failures.types, NAMED_TYPES))
         told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"
-        examples = [f"  for example {example}" for example in dict.fromkeys(failures.examples[:EXAMPLES])]
-        return "\n".join([f"{told} ({allowed}): {said}", *examples])
+        return "\n".join([f"{told} ({allowed}): {_types(failures)}", *_examples(failures)])
 
 
 @dataclasses.dataclass
@@ -114,6 +112,61 @@ class FailureBudget:
         self._own.add(rows, types, examples)
         if self.budget.is_spent(self._own):
             self.spent(self._own)
+
+
+# What code raises that is wrong itself, or whose answers are not as it expects.
+MISTAKES = (ResultError, TypeError, AttributeError, NameError, KeyError, IndexError, ImportError)
+
+
+class FirstRows:
+    """Ends a task whose first rows have all failed with a mistake of the function's own.
+
+    For `on_error="null"` without `max_failures`: nobody sees such a mistake in a column of NULLs.
+    """
+
+    # _failures: the rows of the task so far; None: one has not failed so, or the task has ended
+
+    def __init__(self, task: CallingTask, *, redacted: bool) -> None:
+        self._task, self._redacted = task, redacted
+        self._failures: Failures | None = Failures()
+        self.error: FatalError | None = None
+
+    def note(self, errors: Sequence[BaseException], rows: int) -> None:
+        """The rows of a call are done; those with these errors have failed."""
+        if (failures := self._failures) is None or not errors:
+            return
+        totals = self._task.counters.totals
+        others = self._task.counters.rows_done - totals.null_rows - failures.failed
+        if others or len(errors) < rows or not all(issubclass(type(one), MISTAKES) for one in errors):
+            self._failures = None
+            return
+        examples = [error_text(error, redacted=self._redacted) for error in errors[:EXAMPLES]]
+        failures.add(rows, Counter(map(type_name, errors)), examples)
+        if failures.failed >= FIRST_ROWS:
+            self._failures = None
+            self.error = FatalError(_always_wrong(self._task.name, failures))
+            self.error.option = "max_failures"
+            self._task.fail(self.error)
+
+    def finish(self) -> None:
+        """The task has ended before: a few rows say nothing."""
+
+
+def _always_wrong(function: str, failures: Failures) -> str:
+    told = (
+        f"{function} failed for each of the first {failures.failed} rows of a task, with errors of its own: "
+        f"{_types(failures)}. All its results would be NULL, so the job ends: mend the function, or its declared type; "
+        "max_failures=1.0 lets such rows be NULL"
+    )
+    return "\n".join([told, *_examples(failures)])
+
+
+def _types(failures: Failures) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in commonest(failures.types, NAMED_TYPES))
+
+
+def _examples(failures: Failures) -> list[str]:
+    return [f"  for example {example}" for example in dict.fromkeys(failures.examples[:EXAMPLES])]
 
 
 # Adds the failures of a task to those of the job. A task reports all that it has counted so far. So a report that is

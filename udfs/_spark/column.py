@@ -16,6 +16,7 @@ from .._chain.function_plan import FunctionPlan
 from .._engine.loop.bridge import Bridge, pipe
 from .._engine.operators.input import InputElement
 from .._engine.operators.memory import BatchToken, InputBatch
+from .._engine.stored.elements import with_unreadable
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import safe_repr
 from ._compat import column_udf
@@ -64,8 +65,11 @@ class ColumnTask(Travelling):
 
     def _read(self, batch: Any) -> InputBatch:
         columns, token = _columns(batch), BatchToken()
-        rows = rows_of(self.function_plan.spec.name, columns, None, self._declared(columns))
-        return InputBatch(records_of(rows, repeat(token)), token, sum(map(size_as_objects, columns)))
+        rows, errors = rows_of(self.function_plan.spec.name, columns, None, self._declared(columns))
+        elements = records_of(rows, repeat(token))
+        if errors:
+            elements = with_unreadable(elements, errors)
+        return InputBatch(elements, token, sum(map(size_as_objects, columns)))
 
     def _declared(self, columns: Sequence[pa.Array]) -> list[pa.DataType]:
         # Spark does not tell which columns are of user-defined types: the function's annotations do.

@@ -17,7 +17,7 @@ from pyspark.sql.functions import udtf
 from asyncudf.queues import StreamRecord
 
 from .._arrow.columns import as_key
-from .._arrow.rows import ResultArrays, read_back
+from .._arrow.rows import ResultArrays, values_of
 from .._arrow.sizes import estimated_size
 from .._chain.function_plan import FunctionPlan
 from .._engine.loop.bridge import Bridge
@@ -198,7 +198,7 @@ class TableRun:
     def _write(self, values: Any, origins: Any) -> list[tuple[Any, ...]]:
         # Through Arrow: Spark's pickled rows turn a whole number for a decimal into null, and lose a StrEnum.
         plan = self._function_plan
-        values = read_back(plan.spec.name, self._writer.array(values), plan.written)
+        values = values_of(self._writer.array(values), plan.written)
         if not self._task.is_struct:
             return [(*row, value) for (_, row), value in zip(origins, values, strict=True)]
         nulls = (None,) * len(self._task.added)

@@ -18,7 +18,7 @@ from .._arrow.rows import reader, values_of
 from .._arrow.validation import in_utc, validator
 from .._chain.chain import Chain, SourceReader
 from .._chain.environment import TaskEnvironment
-from .._chain.function_plan import FunctionPlan
+from .._chain.function_plan import FieldsDropped, FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_output_validators
 from .._engine.operators.input import InputElement
@@ -26,7 +26,7 @@ from .._engine.operators.outputs import Output
 from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
 from .._errors.safe import safe_repr
-from .._functions.options import CallOptions, ExtraFields, OutputMode
+from .._functions.options import CallOptions, OutputMode
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._spark.api.decorator import AsyncUDF, udf_of
 from .._spark.api.stream import AsyncStream
@@ -67,8 +67,8 @@ def run_rows(
     Returns:
         The result values and the watermarks of `rows`, without the `Watermark.MAX` at the end. Results are checked
         against the declared type, and are the objects that the function has returned: a Pydantic model stays one, while
-        a column of Spark has a `Row` with its fields. With `as_column=True`, a `store` or `extra_fields="drop"` they
-        have the declared type.
+        a column of Spark has a `Row` with its fields. With `as_column=True` or a `store` they have the declared type,
+        and so has each result that has more fields.
 
     Raises:
         AsyncUDFError: as on a cluster, but not wrapped by Spark. On the virtual clock also if every call waits for
@@ -142,17 +142,20 @@ class _KitPlan(FunctionPlan):
     def converts(self) -> bool:
         # A store gives back values that Arrow takes. So results are such values from the start: nobody may see whether
         # a result was stored.
-        is_changed = self.options.extra_fields is not ExtraFields.ERROR or self.options.store is not None
-        return super().converts and is_changed
+        return super().converts and self.options.store is not None
 
     def _validator(self) -> Callable[[Any], Any]:
-        validate = super()._validator()
-        if self.converts:
-            return validate
+        if self.converts or self.declared is None:
+            return super()._validator()
+        dropped = FieldsDropped(self.spec.name, redacted=self.options.redacted)
+        validate = self.validator_telling(dropped)
 
         def check(value: Any) -> Any:
-            validate(value)
-            return value
+            validated = validate(value)
+            if not dropped.any:
+                return value
+            dropped.any = False
+            return validated
 
         return check
 

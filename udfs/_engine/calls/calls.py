@@ -126,10 +126,10 @@ class Calls:
         try:
             return self._bounds.weight_of(row.record[0])
         except BaseException as error:  # code of the user's
-            self._not_called([row], error)
+            self.not_called([row], error)
             return None
 
-    def _not_called(self, rows: Sequence[Row], error: BaseException) -> None:
+    def not_called(self, rows: Sequence[Row], error: BaseException) -> None:
         """Code of the user's that an attempt needs before it begins has failed, and so have its rows."""
         failure = Failure(error)
         self.counts.failure(failure)
@@ -175,7 +175,7 @@ class Calls:
             attempt.keys = self._costs.keys_of(attempt.values)
             attempt.costs = self._costs.of(attempt.values)
         except BaseException as error:  # code of the user's
-            self._not_called(attempt.rows, error)
+            self.not_called(attempt.rows, error)
         return attempt.costs is not None
 
     # It starts.

@@ -13,13 +13,13 @@ from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import FatalError
 from ..._errors.failure import Failure
 from ..._errors.records import error_text
-from ..._functions.options import OnSpent, Options
+from ..._functions.options import OnError, OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
 from ..._limits.budget import TaskAmounts
 from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
-from ..._limits.failures import FailureBudget, SharedFailures
+from ..._limits.failures import FailureBudget, FirstRows, SharedFailures
 from ..._limits.gate import Aside, Gate
 from ..._limits.health import SharedHealth
 from ..._limits.job_capacity import CapacityShare, ShareGate
@@ -90,9 +90,11 @@ class Service:
         self._since = self._limited = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
-        self.failures: FailureBudget | None = None
+        self.failures: FailureBudget | FirstRows | None = None
         if options.max_failures is not None:
             self.failures = FailureBudget(operator, options.max_failures, redacted=options.redacted)
+        elif options.on_error is OnError.NULL:
+            self.failures = FirstRows(operator, redacted=options.redacted)
         self._refusals = RefusalGate(
             operator,
             pool,
@@ -223,7 +225,7 @@ class Service:
         places = [place for place in of_job if place not in shared_keys]
         shared = (places, owned(self._shared_permits(link, [named[place] for place in places]))) if places else None
         gates += self._permit_gates(limits, aside, shared_keys, shared)
-        if (failures := self.failures) is not None:
+        if isinstance(failures := self.failures, FailureBudget):
             failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
         return gates
 

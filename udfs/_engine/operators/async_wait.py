@@ -28,7 +28,7 @@ from ..calls.resources import closing, opened
 from ..calls.row import Row
 from ..calls.service import Service
 from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
-from ..stored.elements import ROWS, AnsweredRows, plain
+from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
 from ..stored.sharing import StoreSharing
 from ..stored.stored_results import StoredResults
 from .input import MicroBatch
@@ -328,7 +328,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 self.pump()
 
     def _place(self, element: Any) -> None:
-        """Give an element that is no single row its place in the queue."""
+        """Give an element that is no row to call its place in the queue."""
+        if type(element) is UnreadableRow:
+            row: Row = self._queue.put_record(element)
+            row.open()
+            self._calls.not_called([row], element.error)
+            return
         if type(element) is not AnsweredRows:
             self._queue.put_marker(element)
             return

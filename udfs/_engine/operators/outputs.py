@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
+from ..._errors.exceptions import UnreadableError
 from ..._functions.process_function import Collector, WatermarkGauge
 from ..._functions.side_outputs import OutputTag, SideRecord
 from ..calls.invokers import copied
@@ -116,20 +117,32 @@ class OperatorOutput(Output):
 
 
 class ChainingOutput(Output):
-    """Passes a record straight to the next operator of the same chain, which sees its projection."""
+    """Passes a record straight to the next operator of the same chain, which sees its projection.
 
-    def __init__(self, following: ChainedOperator, project: Callable[[StreamRecord], StreamRecord]) -> None:
+    `unreadable` makes what that sees of a record of which it cannot read a value, or raises the error.
+    """
+
+    def __init__(
+        self,
+        following: ChainedOperator,
+        project: Callable[[StreamRecord], StreamRecord],
+        unreadable: Callable[[StreamRecord, UnreadableError], StreamRecord],
+    ) -> None:
         super().__init__()
         self._following = following
         self.leaves_chain = False
-        self._project = project
+        self._project, self._unreadable = project, unreadable
 
     @property
     def available(self) -> int:
         return self._following.available
 
     def collect(self, record: StreamRecord) -> None:
-        self._following.process(self._project(record))
+        try:
+            seen = self._project(record)
+        except UnreadableError as error:
+            seen = self._unreadable(record, error)
+        self._following.process(seen)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         super().emit_watermark(watermark)
@@ -149,7 +162,10 @@ class CopyingChainingOutput(ChainingOutput):
     """The same with a deep copy, so that neighbours cannot see each other's edits."""
 
     def collect(self, record: StreamRecord) -> None:
-        seen = self._project(record)
+        try:
+            seen = self._project(record)
+        except UnreadableError as error:
+            seen = self._unreadable(record, error)
         self._following.process(seen.with_value(copied(seen.value)))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Protocol
 
 from asyncudf.queues import StreamElement, StreamRecord
@@ -27,6 +28,31 @@ class LookedUpRow(StreamRecord):
         record.found, record.looked_up = found, looked_up
         record.key, record.error = (key, None) if type(key) is bytes else (None, key)  # type: ignore[assignment]
         return record
+
+
+class UnreadableRow(StreamRecord):
+    """A row of which a value cannot be read: it has failed with this error, and is not called."""
+
+    key = None  # of a result in the store
+    error: BaseException
+
+    @classmethod
+    def of(cls, row: Any, error: BaseException) -> UnreadableRow:
+        """The record of a row, which may be a plain tuple of the same."""
+        record = tuple.__new__(cls, row)
+        record.error = error
+        return record
+
+    def with_value(self, value: Any) -> UnreadableRow:
+        return self
+
+
+def with_unreadable(elements: Iterable[Any], errors: Mapping[int, BaseException]) -> Iterator[Any]:
+    """The elements of a batch, those of rows with an error, by their number among the rows, as `UnreadableRow`."""
+    rows = count()
+    for element in elements:
+        error = errors.get(next(rows)) if type(element) in ROWS else None
+        yield element if error is None else UnreadableRow.of(element, error)
 
 
 class AnsweredRows:

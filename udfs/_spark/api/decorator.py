@@ -195,8 +195,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         on_null_input: "call" calls the function for every row. With "null" a row of which any argument is NULL has the
             result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no lookup in the store, no failure
             (captured: a NULL value and a NULL error). The arguments of an `AsyncFunction` are its columns.
-        extra_fields: what happens to fields of structs in a result that are not declared: "error", or "drop" to leave
-            them out.
+        extra_fields: what happens to fields of structs in a result that are not declared: "drop" leaves them out, and
+            logs their names once a task; "error" makes such a result an error of its row.
         redact: keeps inputs out of messages. True shows their types only. A function of the input (the value, the
             tuple of several arguments, or the dict of an `AsyncFunction`) returns what to show. A result of the wrong
             type is then shown by its type only. Messages of your own exceptions stay as they are, but URLs lose their
