@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from .broken import said_of_broken
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .safe import safe_repr, safe_str, shortened, type_name
 from .task_faults import advice, fault_of
@@ -89,6 +90,8 @@ def error_message(error: BaseException, *, redacted: bool = False) -> str:
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if redacted and issubclass(type(error), AsyncUDFError):
         return error.without_value or safe_str(error)  # type: ignore[attr-defined]
+    if not redacted and (said := said_of_broken(error)):
+        return f"{safe_str(error)}: {said}"
     return safe_str(error)
 
 

@@ -8,31 +8,33 @@ import contextlib
 import re
 import warnings
 from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .._errors import answers
+from .._errors import answers, bodies
 from .._errors.call_outcome import CallOutcome, outcome_of
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import is_fatal
-from .._errors.safe import one_line, presentable, safe_repr
+from .._errors.safe import one_line, presentable, safe_repr, tried
 from .._errors.task_faults import AT_A_LIMIT, fault_of
 from .._errors.traces import is_group, leaves, related
+from .._errors.waits import seconds_of
 from .._functions.async_function import FAIL_TASK
 
 if TYPE_CHECKING:
     import aiohttp
 
 
+Wait = float | str | timedelta | datetime | None
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
-BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
 
 
 class HTTPStatusError(AsyncUDFError):
     """A response with a status of 400 or more; `raise_for_status` raises one of its three subclasses.
 
-    Tests of a function can make one themselves.
+    Tests of a function can make one themselves. `body` and `retry_after` may be whatever `error_for` takes.
 
     Attributes:
         status: the HTTP status, such as 503.
@@ -53,16 +55,16 @@ class HTTPStatusError(AsyncUDFError):
     """
 
     def __init__(
-        self, status: int, reason: str = "", body: str = "", retry_after: float | None = None, request: str = ""
+        self, status: int, reason: str = "", body: Any = "", retry_after: Wait = None, request: str = ""
     ) -> None:
         self.status: int = status
         self.reason: str = one_line(reason)
-        self.body: str = _excerpt(body)
-        self.retry_after: float | None = retry_after
+        self.body: str = bodies.excerpt(bodies.body_text(body))
+        self.retry_after: float | None = _wait_of(retry_after)
         self.headers: Mapping[str, str] = {}
         self.code: str = ""
         self.request: str = presentable(request)
-        wait = "" if retry_after is None else f", asks to wait {retry_after:g} s"
+        wait = "" if self.retry_after is None else f", asks to wait {self.retry_after:g} s"
         short = f"{status} {self.reason}".rstrip() + wait
         asked, said = f", {self.request}" if self.request else "", f": {self.body}" if self.body else ""
         super().__init__(f"{short}{asked}{said}")
@@ -88,49 +90,88 @@ def error_class(status: int, retry_after: float | None) -> type[HTTPStatusError]
     """The class of the error for a status; `retry_after` is the wait that the response asks for."""
     if status == answers.TOO_MANY_REQUESTS or retry_after is not None:
         return ThrottledError
-    is_retryable = status in RETRYABLE or (status >= 500 and status not in NOT_RETRYABLE)
-    return RetryableError if is_retryable else PermanentError
+    is_of_the_service = 500 <= status <= bodies.MOST_STATUS and status not in NOT_RETRYABLE
+    return RetryableError if status in RETRYABLE or is_of_the_service else PermanentError
+
+
+def _class_by(code: str) -> type[HTTPStatusError] | None:
+    """The class of the error for a code that counts with any status; None for another code."""
+    if code in bodies.USED_UP:
+        return PermanentError
+    if code in bodies.THROTTLING:
+        return ThrottledError
+    return RetryableError if code in bodies.TRANSIENT else None
+
+
+def _wait_in(status: int, body: Any) -> float | None:
+    """The wait that the body of a refusal asks for."""
+    is_refusal = status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE, answers.OVERLOADED)
+    return bodies.wait_in(bodies.parsed(body)) if is_refusal else None
+
+
+def _wait_of(value: Any) -> float | None:
+    """The seconds of a wait, 0 for a time in the past; None for what says nothing, as in a header."""
+    wait = None if bodies.is_missing(value) else seconds_of(value, {})
+    return None if wait is None else max(0.0, wait)
+
+
+def _status_of(value: Any) -> int:
+    """The status of an error, from a number or a text of its digits; OptionError for what is none."""
+    is_text = issubclass(type(value), str)
+    number = tried(lambda: int(value) if (value.strip().isdecimal() if is_text else int(value) == value) else 0)
+    if number is None or not bodies.LEAST_ERROR <= number <= bodies.MOST_STATUS:
+        raise OptionError(
+            f"status must be the HTTP status of an error, 400 to 599, not {safe_repr(value)}; a code of the service's "
+            "own belongs into body="
+        )
+    return int(number)
 
 
 def error_for(
-    status: int, reason: str = "", body: str = "", retry_after: float | None = None
+    status: int | str, reason: str = "", body: Any = "", retry_after: Wait = None
 ) -> ThrottledError | RetryableError | PermanentError:
     """The error that `raise_for_status` raises for such a response: for one item in the answer of a bulk endpoint.
 
-    A vectorized function returns it in its list of answers, and the row of this item has failed.
+    A vectorized function returns it in its list of answers, and the row of this item has failed. It takes what such
+    answers hold: None, NaN and what pandas has for a missing value say nothing.
 
     Args:
-        status: of the item, 400 or more.
-        reason, body: what the service says of it.
-        retry_after: seconds after which to send it again.
+        status: of the item, 400 to 599; a number, or a text of its digits.
+        reason: the text after the status.
+        body: what the service says of it: a text, bytes, or what JSON has, such as a dict. Its code counts as in a
+            response: that of a quota that is used up, and AWS's for throttling and for failures that pass.
+        retry_after: when to send it again: seconds as a number or a text, an HTTP date, a time of RFC 3339, a duration
+            such as "1m30s", a timedelta or a datetime. A text that says nothing of these is ignored, as in a header.
+            None: what Google's `RetryInfo` in the body says, if it is there.
 
     Raises:
-        OptionError: the status is not one of an error.
+        OptionError: the status is not one of an error, such as a code of the service's own; or `retry_after` is of
+            another type.
 
-    >>> error_for(429, retry_after=7.0), error_for(400, body='{"error": "no such field"}')
+    >>> error_for(429, retry_after="7"), error_for(400, body={"error": "no such field"})
     (ThrottledError('429, asks to wait 7 s'), PermanentError('400: {"error": "no such field"}'))
     """
-    if isinstance(status, bool) or not isinstance(status, int) or status < answers.LEAST_ERROR:
-        raise OptionError(f"status must be that of an error, 400 or more, not {safe_repr(status)}")
-    code = answers.error_code(body)
-    kind = PermanentError if code in answers.USED_UP else error_class(status, retry_after)
-    error = kind(status, reason, body, retry_after)
+    number, wait = _status_of(status), _wait_of(retry_after)
+    is_read = wait is not None or bodies.is_missing(retry_after)
+    if not is_read and (type(retry_after) is bool or not issubclass(type(retry_after), (str, float, int))):
+        raise OptionError(
+            f"retry_after must be seconds, a date, or a timedelta, not {safe_repr(retry_after)}; None if the service "
+            "does not say"
+        )
+    if wait is None:
+        wait = _wait_in(number, body)
+    code = bodies.error_code(body)
+    error = (_class_by(code) or error_class(number, wait))(number, reason, body, wait)
     error.code = code
     return error  # type: ignore[return-value]
-
-
-def _excerpt(body: str) -> str:
-    # Secrets are removed before the text is cut: half a URL does not look like one.
-    text = presentable(body[: 20 * BODY_LENGTH])
-    text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
-    return text if len(text) <= BODY_LENGTH else f"{text[: BODY_LENGTH - 3]}..."
 
 
 def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may succeed: a default for `retry_on=` that suits HTTP.
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
-    connections that fail or break, for too many open files, and for timeouts, `attempt_timeout=` among them. False for
+    connections that fail or break, for answers that a client could not read, such as half a JSON, for too many open
+    files, and for timeouts, `attempt_timeout=` among them. False for
     a refusal with `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates,
     for clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a
     result that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group
@@ -158,7 +199,7 @@ def is_retryable(error: BaseException) -> bool:
         return said.refusal.may_retry
     if any(issubclass(type(one), RetryableError) for one in related(error)):
         return True  # also with a status that is not: a 401 for which there is a new token
-    if said.status is not None:
+    if said.status is not None and not said.may_pass:
         return error_class(said.status, said.wait) is not PermanentError
     return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
 
@@ -260,14 +301,14 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
         response.close()  # closes the connection only if the body is not at its end
     said = answers.answer_of(response)
     wait = said.wait
-    if wait is None and status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE):
-        wait = answers.wait_in(body)
+    if wait is None:
+        wait = _wait_in(status, body)
     kind = ThrottledError if said.refusal is not None else error_class(status, wait)
     if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)
-    if (code := answers.error_code(body)) in answers.USED_UP:
-        kind = PermanentError
+    code = bodies.error_code(body)
+    kind = _class_by(code) or kind
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
     error.headers = answers.limit_headers(response)
     error.code = code
