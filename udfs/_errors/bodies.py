@@ -13,16 +13,22 @@ from .waits import seconds_until
 
 # Codes of an account that pays for no further call, whatever the call is: calls are accepted again when somebody has
 # changed the account, not when time has passed. A quota that is renewed every minute or day is a refusal.
-CREDIT_BALANCE = "credit_balance_too_low"  # ours: Anthropic has a message for it, and no code
 USED_UP = {
     # OpenAI, and services with its interface
     "insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "billing_not_active",
     "organization_spend_limit_exceeded", "organization_usage_limit_exceeded", "project_spend_limit_exceeded",
     # Anthropic
-    "billing_error", "contract_spend_limit_reached", "enforced_spend_limit_reached", CREDIT_BALANCE,
+    "billing_error", "contract_spend_limit_reached", "enforced_spend_limit_reached",
+    "credit_balance_too_low", "usage_limits_reached",
     # Google and AWS
     "BILLING_DISABLED", "OptInRequired", "SubscriptionRequiredException",
 }  # fmt: skip
+# Anthropic says these with a 400 and the type of a bad request; no code tells them apart, but the service's own message,
+# which begins so. The codes are ours.
+MESSAGES = {
+    "Your credit balance is too low": "credit_balance_too_low",
+    "You have reached your specified API usage limits": "usage_limits_reached",
+}
 # Codes of AWS that ask for fewer calls, which it sends with a 400 too. LimitExceededException is not among them: it is
 # a quota's, and lasts.
 THROTTLING = {
@@ -68,8 +74,8 @@ def error_code(body: Any) -> str:
 def codes_in(body: Any) -> Iterator[str]:
     """The codes and types of the errors in a body that is `parsed`, as they are in the tables above."""
     for outer, error, details in errors_in(body):
-        if _is_credit_balance(error):
-            yield CREDIT_BALANCE
+        if item(error, "type") == "invalid_request_error" and type(message := item(error, "message")) is str:
+            yield from (code for begins, code in MESSAGES.items() if message.startswith(begins))
         yield from map(canonical, _texts([error]))
         for holder in (error, outer, *details):
             yield from map(canonical, _texts(item(holder, name) for name in CODES))
@@ -183,16 +189,6 @@ def _delay(detail: Any) -> float | None:
     # google-api-core has it as a message of protobuf.
     wait = tried(lambda: detail.retry_delay.ToTimedelta().total_seconds())
     return wait if type(wait) is float else None
-
-
-def _is_credit_balance(error: Any) -> bool:
-    """Whether it is the 400 of Anthropic for an account without credit, which no code tells from a bad request."""
-    message = item(error, "message")
-    return (
-        item(error, "type") == "invalid_request_error"
-        and type(message) is str
-        and message.startswith("Your credit balance is too low")
-    )
 
 
 def _reasons(outer: Any) -> Iterator[str]:

@@ -12,11 +12,11 @@ from .traces import frames_of, related
 
 # An answer is broken if one of these has read it. What the function itself reads, such as the JSON of a row or the text
 # of a model, is its own.
-CLIENTS = {
-    "aiohttp", "httpx", "httpx2", "requests", "urllib3", "openai", "anthropic", "google", "botocore", "aiobotocore",
-    "elastic_transport",
-}  # fmt: skip
-DECODERS = {"json", "simplejson", "codecs", "encodings"}
+CLIENTS = (
+    "aiohttp.", "httpx.", "httpx2.", "requests.", "urllib3.", "openai.", "anthropic.", "google.genai.",
+    "google.api_core.", "google.auth.", "google.cloud.", "botocore.", "aiobotocore.", "elastic_transport.",
+)  # fmt: skip
+DECODERS = ("json.", "simplejson.", "codecs.", "encodings.")
 UNREADABLE = ("ContentTypeError", "DecodingError", "ContentDecodingError", "DecodeError", "ResponseParserError")
 LEAST_ERROR = 400  # status; such an answer is what its status says
 
@@ -47,33 +47,25 @@ def _broken(error: BaseException) -> str | bytes | None:
         issubclass(kind, (json.JSONDecodeError, UnicodeDecodeError, AssertionError)) or type_name(error) in UNREADABLE
     ):
         return None
-    readers = [frame for frame in reversed(frames_of(error)) if _package(frame) not in DECODERS]
+    readers = [frame for frame in reversed(frames_of(error)) if not _is_of(frame, DECODERS)]
     if issubclass(kind, UnicodeDecodeError) and readers and readers[0].f_code.co_name == "text":
         del readers[0]  # the function may have asked for a page that is written otherwise
-    if not readers or _package(reader := readers[0]) not in CLIENTS:
+    if not readers or not _is_of(reader := readers[0], CLIENTS):
         return None
     if issubclass(kind, AssertionError):  # a stream without a single event
-        return "" if _package(reader) == "anthropic" else None
+        return "" if _is_of(reader, ("anthropic.",)) else None
     response = reader.f_locals.get("self")
     for holder in (error, response):
         status = tried(lambda: getattr(holder, "status_code", None) or holder.status)  # type: ignore[union-attr] # noqa: B023
         if type(status) is int and status >= LEAST_ERROR:
             return None
-    if type_name(error) == "ContentTypeError" and not _says_page(error):
-        return None
     known = (tried(lambda: error.doc), tried(lambda: error.object), tried(lambda: response._body))  # type: ignore[attr-defined, union-attr]
     return next((body for body in known if type(body) in (str, bytes)), "")
 
 
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+def _is_of(frame: FrameType, packages: tuple[str, ...]) -> bool:
+    return f"{frame.f_globals.get('__name__')}.".startswith(packages)
 
 
 def _is_page(text: str) -> bool:
     return text[:1000].lstrip()[:9].lower().startswith(("<!doctype", "<html"))
-
-
-def _says_page(error: Any) -> bool:
-    """Whether the type of the content is HTML, or missing: another one is what the service always says."""
-    kind = str(tried(lambda: error.headers.get("Content-Type")) or "")
-    return not kind or "html" in kind.lower()

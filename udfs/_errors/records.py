@@ -88,11 +88,10 @@ def error_message(error: BaseException, *, redacted: bool = False) -> str:
     if is_group(error):
         inside = [error_text(leaf, redacted=redacted) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
-    if redacted and issubclass(type(error), AsyncUDFError):
-        return error.without_value or safe_str(error)  # type: ignore[attr-defined]
-    if not redacted and (said := said_of_broken(error)):
-        return f"{safe_str(error)}: {said}"
-    return safe_str(error)
+    if issubclass(type(error), AsyncUDFError):
+        return (redacted and error.without_value) or safe_str(error)  # type: ignore[attr-defined]
+    said = "" if redacted else said_of_broken(error)
+    return f"{safe_str(error)}: {said}" if said else safe_str(error)
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
