@@ -111,7 +111,8 @@ def answer_of(outcome: Any) -> Answer:
         (one, response := _attribute(one, "response"), [*_headers(one, response)], _bodies(one, response))
         for one in outcomes
     ]
-    status, codes, asked = _status(said), _codes(said), _asked(said)
+    status, codes = _status(said), _codes(said)
+    asked = _asked(said, status)
     refusal, wait = _refusal(said, status, codes, asked), asked
     if is_group(outcome):
         inside = [*map(answer_of, leaves(outcome))]
@@ -123,6 +124,11 @@ def answer_of(outcome: Any) -> Answer:
     quota = next((code for code in codes if code in USED_UP), None) if is_error else None
     may_pass = refusal is None and (not TRANSIENT.isdisjoint(codes) or any(map(is_broken, outcomes)))
     return Answer(status, refusal, wait, quota, may_pass)
+
+
+def body_may_ask(status: int | None) -> bool:
+    """Whether a wait in a body counts: not in an error about the row."""
+    return status is None or status in (TOO_MANY_REQUESTS, FORBIDDEN) or status >= 500
 
 
 def is_of_a_broken_message(error: Any) -> bool:
@@ -223,9 +229,9 @@ def _is_pythons(error: Any) -> bool:
     return type(error) in OF_PYTHON and not error.__dict__ and TEXTS_AND_NUMBERS.issuperset(map(type, error.args))
 
 
-def _asked(said: Said) -> float | None:
+def _asked(said: Said, status: int | None) -> float | None:
     for one, _, headers, bodies in said:
-        for wait in _waits(one, headers, bodies):
+        for wait in _waits(one, headers, bodies if body_may_ask(status) else ()):
             if wait is not None:
                 return max(0.0, wait)
     return None

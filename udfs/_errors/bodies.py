@@ -23,8 +23,8 @@ USED_UP = {
     # Google and AWS
     "BILLING_DISABLED", "OptInRequired", "SubscriptionRequiredException",
 }  # fmt: skip
-# Anthropic says these with a 400 and the type of a bad request; no code tells them apart, but the service's own message,
-# which begins so. The codes are ours.
+# Anthropic says these with a 400 and the type of a bad request. No code tells them apart; the service's own message,
+# which begins so, does. The codes are ours.
 MESSAGES = {
     "Your credit balance is too low": "credit_balance_too_low",
     "You have reached your specified API usage limits": "usage_limits_reached",
@@ -129,7 +129,7 @@ def body_text(body: Any) -> str:
         return "" if "\0" in text else text
     if is_missing(body):
         return ""
-    if type(body) not in (dict, list, tuple, bool, int, float):
+    if not issubclass(type(body), (dict, list, tuple, bool, int, float)):
         return safe_repr(body)
     return "".join(_json(body)) or safe_repr(body)
 
@@ -167,7 +167,7 @@ def _json(body: Any) -> Iterator[str]:
             yield part[:LONGEST_BODY]
             if (length := length + len(part)) >= LONGEST_BODY:
                 return
-    except (ValueError, RecursionError):  # a circle, or too deep: as far as it went
+    except BaseException:  # a circle, or too deep, or a user's value that raises: as far as it went
         return
 
 

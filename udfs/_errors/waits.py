@@ -24,8 +24,8 @@ BETWEEN = re.compile(r",(?!\s*\d\d[ -])")
 
 def seconds_of(value: Any, headers: Mapping[str, Any]) -> float | None:
     """The seconds to wait, from a timedelta, a time, or what `seconds_until` reads; below 0 for a time in the past."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
+    if issubclass(type(value), timedelta):
+        return float(value.total_seconds())
     if (wait := seconds_until(value, headers)) is not None:
         return wait
     return None if (time := time_in(value)) is None else time - server_now(headers)

@@ -104,9 +104,7 @@ def _class_by(code: str) -> type[HTTPStatusError] | None:
 
 
 def _wait_in(status: int, body: Any) -> float | None:
-    """The wait that the body of a refusal asks for."""
-    is_refusal = status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE, answers.OVERLOADED)
-    return bodies.wait_in(bodies.parsed(body)) if is_refusal else None
+    return bodies.wait_in(bodies.parsed(body)) if answers.body_may_ask(status) else None
 
 
 def _wait_of(value: Any) -> float | None:
