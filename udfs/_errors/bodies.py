@@ -100,7 +100,7 @@ def status_in(body: Any) -> int | None:
 
 def wait_in(body: Any) -> float | None:
     """The seconds to wait that the error in a body asks for, as Google's `RetryInfo` does; None without any."""
-    waits = (_delay(one) for _, error, details in errors_in(body) for one in (*details, error))
+    waits = (_delay(one) for outer, error, details in errors_in(body) for one in (*details, error, outer))
     return next((wait for wait in waits if wait is not None), None)
 
 
