@@ -72,11 +72,17 @@ class HTTPStatusError(AsyncUDFError):
 
 
 class ThrottledError(HTTPStatusError):
-    """The service asks for fewer calls: a 429, or another error that says when to call again, such as GitHub's 403."""
+    """The service asks for fewer calls: a 429, or another error that says when to call again, such as GitHub's 403.
+
+    AWS says it with a code too, whatever the status.
+    """
 
 
 class RetryableError(HTTPStatusError):
-    """The service cannot answer now, but may the next time: 408, 425, and 500 or more except 501 and 505."""
+    """The service cannot answer now, but may the next time: 408, 425, and 500 to 599 except 501 and 505.
+
+    So it is with some codes of AWS, whatever the status.
+    """
 
 
 class PermanentError(HTTPStatusError):
@@ -231,9 +237,9 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
         response: a response of aiohttp.
 
     Raises:
-        ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
-            `x-ratelimit-remaining` is 0.
-        RetryableError: 408, 425, and 500 or more except 501 and 505.
+        ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, a 403 whose
+            `x-ratelimit-remaining` is 0, or a code of AWS for it.
+        RetryableError: 408, 425, 500 to 599 except 501 and 505, and codes of AWS for failures that pass.
         PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status.
         TypeError: not a response of aiohttp; most often the `await` or `async with` of the request is missing.
 
