@@ -74,7 +74,9 @@ def time_in(value: Any) -> float | None:
     time = value if issubclass(type(value), datetime) else None
     if type(value) is str and len(value) <= LONGEST_TEXT:
         text = value.strip()
-        time = tried(lambda: datetime.fromisoformat(text)) or tried(lambda: email.utils.parsedate_to_datetime(text))
+        # Most dates of HTTP begin with a weekday.
+        time = tried(lambda: datetime.fromisoformat(text)) if text[:1].isdigit() else None
+        time = time or tried(lambda: email.utils.parsedate_to_datetime(text))
     found = None if time is None else tried(lambda: _utc(time).timestamp())
     return None if found is None or math.isnan(found) else found  # pandas has a time that is missing
 
