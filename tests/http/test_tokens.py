@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import AsyncUDFError, OptionError, RetryStrategy, http
+from asyncudf import AsyncUDFError, FatalError, OptionError, RetryStrategy, http
 from asyncudf.http._tokens import RenewedToken
 from asyncudf.testing import run_rows
 from tests.kit.http_services import serving
@@ -64,11 +64,12 @@ class TestAfterA401:
         assert tokens.given == 2
         assert got["1"] <= 20, "a refused request is an attempt, and made again once"
 
-    def test_a_token_that_is_refused_again_is_an_error(self) -> None:
+    @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
+    def test_a_token_that_is_refused_again_fails_the_task(self, on_error: str) -> None:
         tokens = Tokens()
-        values, got = ask(lambda value: False, tokens, rows=5, retry=RETRY, on_error="capture")
-        assert {row["error"]["type"] for row in values} == {"PermanentError"}
-        assert got.keys() == {"1", "2"}
+        with pytest.raises(FatalError, match=r"401 Unauthorized.* accepts no token of http\.session, .* no row's fault"):
+            ask(lambda value: False, tokens, rows=5, retry=RETRY, on_error=on_error)
+        assert tokens.given == 2
 
     def test_a_token_that_was_good_for_long_is_renewed_again_and_again(self) -> None:
         asked = itertools.count()

@@ -61,6 +61,8 @@ STATUSES = {
     "timeout_error": 504, **dict.fromkeys(USED_UP, 429),
 }  # fmt: skip
 CODES = ("code", "Code", "type", "error_code", "reason")
+# What aiohttp says of an answer that it does not read: the next one has the same headers.
+BOUND = re.compile(r"[Gg]ot more than \d+ bytes|[Tt]oo many (?:headers|trailers) received")
 LONGEST_BODY = 16 * 1024  # characters or bytes of a body that are read
 TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -148,6 +150,26 @@ def wait_in(body: Any) -> float | None:
 def is_of_a_broken_message(error: Any) -> bool:
     """Whether an HTTP message could not be read: it broke off, or is none."""
     return type(error).__module__ == "aiohttp.http_exceptions"
+
+
+def bound_of_aiohttp(error: BaseException) -> str | None:
+    """The bound of aiohttp that an answer is beyond, which is not read then; None if it failed for another reason."""
+    texts = (str(tried(one.__str__)) for one in related(error) if is_of_a_broken_message(one))
+    return next((found[0] for text in texts if (found := BOUND.search(text))), None)
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether aiohttp has found that an answer, which is no error, is not of the type that was asked for."""
+    return any(map(_is_of_another_type, related(error)))
+
+
+def _is_of_another_type(error: BaseException) -> bool:
+    kind = type(error)
+    return kind.__module__.startswith("aiohttp.") and kind.__name__ == "ContentTypeError" and _is_success(error)
+
+
+def _is_success(error: BaseException) -> bool:
+    return (_status_in(error) or LEAST_ERROR) < LEAST_ERROR
 
 
 def headers_of(error: BaseException) -> list[Any]:

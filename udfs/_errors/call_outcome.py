@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
-from .answers import Answer, answer_of, is_of_a_broken_message
+from .answers import Answer, answer_of, bound_of_aiohttp, is_broken, is_of_a_broken_message
 from .exceptions import ResultError
 from .safe import tried
 from .task_faults import errnos_of, fault_of
@@ -66,10 +66,10 @@ _WORST_FIRST = (CallOutcome.THROTTLED, CallOutcome.DOWN, CallOutcome.ANSWERED, C
 def outcome_of(error: BaseException | None) -> CallOutcome:
     """The outcome of an attempt that ended with this error; None for one with a result.
 
-    A refusal (see `Answer`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
-    other status is an answer. Python's own errors, such as a KeyError, are about the row or the function, and so are
-    those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is in it, in the order
-    `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
+    A refusal (see `Answer`) is `THROTTLED`; 408 and 500 or more, timeouts, failures of connections and broken answers
+    are `DOWN`; every other status is an answer. Python's own errors, such as a KeyError, are about the row or the
+    function, and so are those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is
+    in it, in the order `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
     """
     return CallOutcome.ANSWERED if error is None else outcome_with(error, answer_of(error))
 
@@ -83,6 +83,8 @@ def outcome_with(error: BaseException, answer: Answer) -> CallOutcome:
         return CallOutcome.ANSWERED
     if answer.refusal is not None:
         return CallOutcome.THROTTLED
+    if is_broken(error):
+        return CallOutcome.DOWN
     if (status := answer.status) is not None:
         return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
     is_down = any(map(_is_of_the_connection, related(error)))
@@ -98,7 +100,9 @@ def _is_of_the_connection(error: BaseException) -> bool:
         return True
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
-    if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
+    if is_of_a_broken_message(error):
+        return bound_of_aiohttp(error) is None
+    if issubclass(kind, OSError) and _has_number_of_the_network(error):
         return True
     names = _names(kind)
     return (

@@ -8,17 +8,18 @@ import contextlib
 import re
 import warnings
 from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from .._errors import answers
 from .._errors.call_outcome import CallOutcome, outcome_of
-from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.exceptions import AsyncUDFError, CredentialsError, OptionError
 from .._errors.records import is_fatal
 from .._errors.safe import one_line, presentable, safe_repr
-from .._errors.task_faults import AT_A_LIMIT, fault_of
+from .._errors.task_faults import PASSING, fault_of
 from .._errors.traces import is_group, leaves, related
 from .._functions.async_function import FAIL_TASK
+from ._tokens import Verdict
 
 if TYPE_CHECKING:
     import aiohttp
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
+LEAST_REDIRECT = 300  # status
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
 BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
 
 
@@ -158,9 +161,11 @@ def is_retryable(error: BaseException) -> bool:
         return said.refusal.may_retry
     if any(issubclass(type(one), RetryableError) for one in related(error)):
         return True  # also with a status that is not: a 401 for which there is a new token
+    if answers.is_broken(error):
+        return True
     if said.status is not None:
         return error_class(said.status, said.wait) is not PermanentError
-    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
+    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in PASSING
 
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
@@ -252,7 +257,8 @@ class _Awaited(Coroutine[Any, Any, None]):
 
 
 async def _check(response: aiohttp.ClientResponse, status: int) -> None:
-    if status < 400:
+    if status < answers.LEAST_ERROR:
+        _check_write(response, status)
         return
     try:
         body = await _beginning(response)
@@ -263,7 +269,8 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     if wait is None and status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE):
         wait = answers.wait_in(body)
     kind = ThrottledError if said.refusal is not None else error_class(status, wait)
-    if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
+    verdict = getattr(response, "verdict", Verdict.ROWS)
+    if verdict is not Verdict.ROWS:  # the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)
     if (code := answers.error_code(body)) in answers.USED_UP:
@@ -271,7 +278,50 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
     error.headers = answers.limit_headers(response)
     error.code = code
+    if verdict is not Verdict.ROWS:
+        error.refused = response.token.refusal(response.used_token)  # type: ignore[attr-defined]
+    if verdict is Verdict.REFUSED:
+        raise error from CredentialsError("the service refuses its new token too")
     raise error
+
+
+def _check_write(response: aiohttp.ClientResponse, status: int) -> None:
+    """Raise an error for a write that was not done, though no status says so."""
+    if status >= LEAST_REDIRECT and response.method in WRITES:
+        what = "this status does not say that it was done; if it was, do not call raise_for_status for it"
+        raise redirected(response, what, response.headers.get("Location"))
+    if response.history and not getattr(response, "fails_redirects", False):
+        for one in response.history:
+            if one.status in (301, 302) and one.method == "POST":
+                what = (
+                    "it was redirected, which has made a GET without the body of it, and nothing was written; send it "
+                    "to that address, or look at the response yourself, with allow_redirects=False in the request"
+                )
+                raise redirected(one, what, one.headers.get("Location"))
+
+
+_Error = TypeVar("_Error", bound=HTTPStatusError)
+
+
+def redirected(response: Any, what: str, target: Any) -> PermanentError:
+    """The error of a request that was redirected."""
+    error = PermanentError(response.status, response.reason or "", request=f"{response.method} {response.url}")
+    return _noted(error, what, f", to {target}" if target else "")
+
+
+def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
+    """The error of an answer that is not what the function reads it as; another attempt may get a whole one."""
+    kind = error_class(response.status, None) if response.status >= answers.LEAST_ERROR else RetryableError
+    text = _without_own_secrets(_decoded(body[:BODY_BYTES], response), response)
+    error = kind(response.status, response.reason or "", text, request=f"{response.method} {response.url}")
+    return _noted(error, what)
+
+
+def _noted(error: _Error, what: str, value: str = "") -> _Error:
+    """The error with a remark; `value` may repeat the input."""
+    error.args = (f"{error} ({what}{presentable(value)})",)
+    error.without_value = f"{error.without_value} ({what})"
+    return error
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> str:
@@ -283,6 +333,10 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
                 data += await response.read()  # the caller has read it already
             while len(data) < BODY_BYTES and (chunk := await response.content.read(BODY_BYTES - len(data))):
                 data += chunk
+    return _decoded(data, response)
+
+
+def _decoded(data: bytes | bytearray, response: aiohttp.ClientResponse) -> str:
     try:
         text = data.decode(response.charset or "utf-8", "replace")
     except (LookupError, ValueError):  # an unknown charset, or one that is no text encoding

@@ -16,8 +16,10 @@ from .._errors.answers import answer_of
 from .._errors.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import presentable, safe_repr
-from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
-from ._tokens import RenewedToken, Request, Token, called, responses
+from .._functions.async_function import CURRENT_CALL
+from ._errors import WRITES
+from ._responses import requesting, responses
+from ._tokens import RenewedToken, Request, Token, called
 
 if TYPE_CHECKING:
     import aiohttp
@@ -33,6 +35,8 @@ KEY = "Idempotency-Key"
 REPEATS = "_retry_connection"
 # Where aiohttp reads ~/.netrc, with `trust_env`. What it finds there would take the place of the session's own header.
 NETRC = "_get_netrc_auth"
+# What all methods of a session call; without it every redirect of a POST fails, also one that the function accepts.
+REQUEST = "_request"
 
 # A NAT or a load balancer forgets a connection that is silent for some minutes, and neither end learns of it. So the
 # system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
@@ -196,8 +200,7 @@ class SessionFactory:
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
         options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
-        if token is not None or TELL_LIMITS.get(None) is not None:
-            options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
+        options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
@@ -212,6 +215,8 @@ class SessionFactory:
             logger.warning(
                 "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
             )
+        if hasattr(client, REQUEST):
+            object.__setattr__(client, REQUEST, requesting(client._request))
         if self.base_url is not None and _has_authorization(secrets, token) and hasattr(client, NETRC):
             host = yarl.URL(self.base_url).host
             object.__setattr__(client, NETRC, partial(_elsewhere, host, client._get_netrc_auth))
@@ -282,6 +287,8 @@ def _requests(
             if is_ours and sign is not None:
                 self.headers.update(await called(sign, Request.of(self)))
             response = await super().send(conn)
+            if self.method in WRITES:
+                response.sent = self.body
             if used is not None:
                 response.token, response.used_token = token, used
             return response
