@@ -67,7 +67,7 @@ class TestAfterA401:
     @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
     def test_a_token_that_is_refused_again_fails_the_task(self, on_error: str) -> None:
         tokens = Tokens()
-        with pytest.raises(FatalError, match=r"401 Unauthorized.* accepts no token of http\.session, .* no row's fault"):
+        with pytest.raises(FatalError, match=r"401 .* accepts no token of http\.session, which is no row's fault"):
             ask(lambda value: False, tokens, rows=5, retry=RETRY, on_error=on_error)
         assert tokens.given == 2
 

@@ -19,15 +19,17 @@ from .._errors.safe import one_line, presentable, safe_repr
 from .._errors.task_faults import PASSING, fault_of
 from .._errors.traces import is_group, leaves, related
 from .._functions.async_function import FAIL_TASK
-from ._tokens import Verdict
 
 if TYPE_CHECKING:
     import aiohttp
 
 
+_Error = TypeVar("_Error", bound="HTTPStatusError")
+
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
 LEAST_REDIRECT = 300  # status
+MOVED = (301, 302)  # statuses of which aiohttp makes a GET, after a POST
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
 
@@ -269,8 +271,8 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     if wait is None and status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE):
         wait = answers.wait_in(body)
     kind = ThrottledError if said.refusal is not None else error_class(status, wait)
-    verdict = getattr(response, "verdict", Verdict.ROWS)
-    if verdict is not Verdict.ROWS:  # the session has a new token for the next attempt
+    refused = getattr(response, "refused", None)
+    if refused is not None:  # the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)
     if (code := answers.error_code(body)) in answers.USED_UP:
@@ -278,35 +280,36 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
     error.headers = answers.limit_headers(response)
     error.code = code
-    if verdict is not Verdict.ROWS:
-        error.refused = response.token.refusal(response.used_token)  # type: ignore[attr-defined]
-    if verdict is Verdict.REFUSED:
-        raise error from CredentialsError("the service refuses its new token too")
-    raise error
+    if refused is None:
+        raise error
+    error.refused = refused  # type: ignore[attr-defined]
+    is_lasting = response.token.refuses_all(status, body)  # type: ignore[attr-defined]
+    raise error from (CredentialsError("the service refuses the new token too") if is_lasting else None)
 
 
 def _check_write(response: aiohttp.ClientResponse, status: int) -> None:
     """Raise an error for a write that was not done, though no status says so."""
-    if status >= LEAST_REDIRECT and response.method in WRITES:
-        what = "this status does not say that it was done; if it was, do not call raise_for_status for it"
+    first = response.history[0] if response.history else response
+    if first.method not in WRITES:
+        return
+    if status >= LEAST_REDIRECT:
+        what = "it was redirected{}" if "Location" in response.headers else "it has no answer of its own"
+        what = f"{what}, so it may not be done; if it is, do not call raise_for_status for this status"
         raise redirected(response, what, response.headers.get("Location"))
-    if response.history and not getattr(response, "fails_redirects", False):
+    if not getattr(response, "knows_redirects", False):  # of a session of the user's own
         for one in response.history:
-            if one.status in (301, 302) and one.method == "POST":
-                what = (
-                    "it was redirected, which has made a GET without the body of it, and nothing was written; send it "
-                    "to that address, or look at the response yourself, with allow_redirects=False in the request"
-                )
-                raise redirected(one, what, one.headers.get("Location"))
+            if one.status in MOVED and one.method == "POST":
+                raise redirected(one, f"{BECAME_GET} look at the response yourself, with allow_redirects=False")
 
 
-_Error = TypeVar("_Error", bound=HTTPStatusError)
+BECAME_GET = "it was redirected{}, where a GET would go, and nothing was written; send it to that address, or"
 
 
-def redirected(response: Any, what: str, target: Any) -> PermanentError:
-    """The error of a request that was redirected."""
+def redirected(response: Any, what: str, target: Any = None) -> PermanentError:
+    """The error of a request that was redirected; `what` has `{}` for where to."""
     error = PermanentError(response.status, response.reason or "", request=f"{response.method} {response.url}")
-    return _noted(error, what, f", to {target}" if target else "")
+    to = f" to {presentable(str(target or response.headers.get('Location')))}"
+    return _noted(error, what.replace("{}", to), what.replace("{}", ""))
 
 
 def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
@@ -317,10 +320,10 @@ def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
     return _noted(error, what)
 
 
-def _noted(error: _Error, what: str, value: str = "") -> _Error:
-    """The error with a remark; `value` may repeat the input."""
-    error.args = (f"{error} ({what}{presentable(value)})",)
-    error.without_value = f"{error.without_value} ({what})"
+def _noted(error: _Error, what: str, without_value: str | None = None) -> _Error:
+    """The error with a remark, which may repeat the input if there is another one without it."""
+    error.args = (f"{error} ({what})",)
+    error.without_value = f"{error.without_value} ({without_value or what})"
     return error
 
 

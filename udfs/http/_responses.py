@@ -11,12 +11,12 @@ from typing import Any
 from .._errors.answers import bound_of_aiohttp
 from .._errors.exceptions import OptionError
 from .._functions.async_function import CURRENT_CALL
-from ._errors import WRITES, PermanentError, broken, redirected
+from ._errors import BECAME_GET, MOVED, WRITES, PermanentError, broken, redirected
 from ._limits import tell_limits
-from ._tokens import RenewedToken, Verdict
+from ._tokens import Refused, RenewedToken
 
-SEE_OTHER, MOVED, KEEPING = 303, (301, 302), (307, 308)  # aiohttp follows these; the last two with method and body
-REDIRECTS = (*MOVED, SEE_OTHER, *KEEPING)
+SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
+REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
 OK = 200
 # Whether the function has given `allow_redirects=` with a write, and so knows of redirects.
 DECIDED: ContextVar[bool] = ContextVar("asyncudf_redirects_decided")
@@ -31,11 +31,11 @@ def responses(of: type[Any]) -> type[Any]:
     import aiohttp
 
     class OwnResponse(of):  # type: ignore[misc]
-        fails_redirects = True
+        knows_redirects = True
         sent: Any = None  # the body of the request, until the response begins
         token: RenewedToken | None = None
         used_token = ""
-        verdict = Verdict.ROWS
+        refused: Refused | None = None  # None: not because of the token
 
         async def start(self, connection: Any) -> Any:
             try:
@@ -47,7 +47,7 @@ def responses(of: type[Any]) -> type[Any]:
             sent, self.sent = self.sent, None
             tell_limits(self.headers)
             if self.token is not None:
-                self.verdict = self.token.answered(self.used_token, self, CURRENT_CALL.get(None))
+                self.refused = self.token.answered(self.used_token, self, CURRENT_CALL.get(None))
             if self.status in REDIRECTS and self.method in WRITES and not DECIDED.get(False):
                 _check_redirect(self, sent)
             return started
@@ -101,21 +101,20 @@ def _check_redirect(response: Any, sent: Any) -> None:
     if target.scheme not in ("http", "https") or not target.host:
         raise redirected(
             response,
-            "it was redirected to no address of HTTP, and nothing was written; to look at such a response yourself, "
-            "give the request allow_redirects=False",
-            location,
+            "it was redirected{}, which is no address of HTTP, and nothing was written; to look at such a response "
+            "yourself, give the request allow_redirects=False",
+            location or "nowhere",
         )
     if response.status in MOVED and response.method == "POST":  # others are sent again as they were
         raise redirected(
             response,
-            "it was redirected, which makes a GET without the body of it, and nothing was written; send it to that "
-            "address, or accept such redirects with allow_redirects=True in the request",
+            f"{BECAME_GET} accept such redirects with allow_redirects=True in the request",
             target,
         )
     if response.status != SEE_OTHER and _is_sent_once(sent):
         raise redirected(
             response,
-            "it was redirected, and its body, of a generator or a stream, cannot be sent again; send bytes, or send "
+            "it was redirected{}, and its body, of a generator or a stream, cannot be sent again; send bytes, or send "
             "it to that address",
             target,
         )
@@ -132,8 +131,8 @@ def _of_a_loop(history: Any) -> PermanentError:
     last = history[-1]
     return redirected(
         last,
-        f"{len(history)} redirects did not end, which another attempt does not change; request the address that has "
-        "the answer, or allow more with max_redirects= in the request",
+        f"{len(history)} redirects have not ended, the last one{{}}, and another attempt would not either; request the "
+        "address that has the answer, or allow more with max_redirects= in the request",
         last.headers.get("Location"),
     )
 
@@ -152,4 +151,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ContentTypeError):
         found = None if error.headers is None else error.headers.get("Content-Type")
         return f"its content type is {found or 'missing'}, not JSON; response.json(content_type=None) reads it anyhow"
-    return f"it cannot be decoded: {error.msg if isinstance(error, json.JSONDecodeError) else error.reason}"  # type: ignore[attr-defined]
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON: {error.msg}"
+    return f"it cannot be decoded: {error}"
