@@ -85,16 +85,16 @@ class RenewedToken:
         self._is_accepted = self._is_second = self._in_doubt = False
         self._accepted = self._refused = self._longest = 0
         self._renewing = asyncio.Lock()
-        self._failure: BaseException | None = None  # of the last renewal
+        self._failures, self._failure = 0, Exception()  # how many renewals have failed, and why the last one
 
     async def current(self) -> str:
         """The token, a new one if it is time for that."""
         if self._value is None or self._clock() >= self._renewed_at:
-            failure = self._failure
+            failures = self._failures
             async with self._renewing:
                 if self._value is None or self._clock() >= self._renewed_at:
-                    if self._value is None and self._failure is not failure:  # of the renewal that this call waited for
-                        raise _not_renewed(self._failure)
+                    if self._value is None and self._failures > failures:  # the renewal that this call has waited for
+                        raise _not_renewed(self._failure) from self._failure
                     await self._renew()
         assert self._value is not None
         return self._value
@@ -107,9 +107,7 @@ class RenewedToken:
             if self._value is not None and now < self._ends:  # it is still good; the next time is later
                 self._renewed_at = now + (self._ends - now) / 2
                 return
-            if isinstance(error, OptionError):
-                raise
-            self._failure = error
+            self._failures, self._failure = self._failures + 1, error
             raise _not_renewed(error) from error
         now = self._clock()
         self._value, self._given_at, self._ends = _Token(value), now, now + life
@@ -159,6 +157,7 @@ class RenewedToken:
             self._longest, self._in_doubt = max(self._longest, self._refused, 1), False
             return False  # it accepts the token from others
         elif is_young and self._refused <= self._longest:
+            self._in_doubt = self._in_doubt and before is None
             return False  # it refuses single rows with such a status
         elif is_young and self._in_doubt and before is None and self._refused < SOME_ROWS:
             return True  # the next attempt shows whether it accepts the token from others
@@ -175,8 +174,9 @@ class RenewedToken:
         return self._refused >= max(SOME_ROWS if is_clear else MANY_ROWS, 10 * self._longest)
 
 
-def _not_renewed(error: BaseException | None) -> CredentialsError:
-    return CredentialsError(f"token of http.session could not be renewed: {type_name(error)}")
+def _not_renewed(error: Exception) -> CredentialsError:
+    why = str(error) if isinstance(error, OptionError) else type_name(error)  # others may show a secret
+    return CredentialsError(f"token of http.session could not be renewed: {why}")
 
 
 async def called(function: Any, *arguments: Any) -> Any:
