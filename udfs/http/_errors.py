@@ -35,7 +35,7 @@ BODY_LENGTH = 300  # characters that are shown; error pages are long, and their 
 
 
 class HTTPStatusError(AsyncUDFError):
-    """A response with a status of 400 or more; `raise_for_status` raises one of its three subclasses.
+    """A response with a status of 400 or more, or one that is no answer; one of its three subclasses is raised.
 
     Tests of a function can make one themselves.
 
@@ -79,12 +79,16 @@ class ThrottledError(HTTPStatusError):
 
 
 class RetryableError(HTTPStatusError):
-    """The service cannot answer now, but may the next time: 408, 425, and 500 or more except 501 and 505."""
+    """The service cannot answer now, but may the next time: 408, 425, and 500 or more except 501 and 505.
+
+    So may one that has sent a broken answer, whose status is 200 to 299, or has refused a token that can be renewed.
+    """
 
 
 class PermanentError(HTTPStatusError):
     """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
 
+    So does a write that was redirected, whose status is 300 to 399.
     A quota that is used up is one too, with any status: no request will be accepted.
     """
 
@@ -184,7 +188,9 @@ SECRET_LENGTH = 6  # characters; shorter ones occur in any text
 
 
 def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, None]:
-    """Raise an error if the status is 400 or more. For any other status the body is not read.
+    """Raise an error if the status is 400 or more; for POST, PUT, PATCH and DELETE, if it is 300 or more.
+
+    For any other status the body is not read. A 207 is none of these: its body has a status for each part.
 
     The class of the error says what to do next (`is_retryable` reads it). The error has the beginning of the body: at
     most 16 KiB are read, for at most 2 seconds. Secrets of the request's own headers and query are `***` in it, also
@@ -202,7 +208,8 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
         ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
             `x-ratelimit-remaining` is 0.
         RetryableError: 408, 425, and 500 or more except 501 and 505.
-        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status.
+        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status; a write
+            that was redirected and not sent there.
         TypeError: not a response of aiohttp; most often the `await` or `async with` of the request is missing.
 
     >>> from asyncudf import http

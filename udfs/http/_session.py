@@ -79,9 +79,17 @@ def session(
     called at the start of each task and may be `async def`. If one fails, the task fails, and Spark's retry calls it
     again.
 
-    A token is renewed before it ends, and when the service has answered 401: by one call of `token` at a time in a
-    task. `http.raise_for_status` makes a `RetryableError` of such a 401, so with `retry=` the request is made again, as
-    the next attempt, with the new token. If the service does not accept that one either, it is a `PermanentError`.
+    A token is renewed before it ends, and once when the service refuses with a 401, 403, 400 or 498 one that it had
+    accepted: by one call of `token` at a time in a task. `http.raise_for_status` makes a `RetryableError` of such an
+    answer, so with `retry=` the request is made again, as the next attempt, with the new token. If the service goes on
+    refusing all that it is given, or `token` fails, the task fails once a row has no attempt left. A 400 or 403 of some
+    rows, while others are answered, is theirs.
+
+    A POST that a 301 or 302 would make a GET of, and a write that is redirected to no address, raise a
+    `PermanentError`; `allow_redirects=True` or `False` in the request accepts them, as aiohttp treats them. What
+    aiohttp does not read, such as headers that are too long, is an `OptionError` that names the option. An answer of
+    2xx that `response.json()` or `response.text()` cannot decode, and an empty one of 200 for `json()`, is a
+    `RetryableError`.
 
     Args:
         base_url: the address of the service; requests are relative to it. `session.get("users")` of
@@ -101,7 +109,7 @@ def session(
             `cookie_jar`, `auth`, an SSL context for `ssl`, ... A `connector` has limits of its own: `connections`,
             `keep_alive` and `dns_cache` do not count then.
         **options: anything else that `aiohttp.ClientSession` or `aiohttp.TCPConnector` takes, such as
-            `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`.
+            `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`, `max_field_size=65536`.
 
     The secrets of `token`, `token_env`, `sign` and the function `headers` are sent to the origin of `base_url` alone
     (so they need a `base_url`), also if the function requests another address, or is redirected to one. There they go
