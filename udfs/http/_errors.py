@@ -88,8 +88,8 @@ class RetryableError(HTTPStatusError):
 class PermanentError(HTTPStatusError):
     """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
 
-    So does a write that was redirected, whose status is 300 to 399.
-    A quota that is used up is one too, with any status: no request will be accepted.
+    A quota that is used up is one too, with any status: no request will be accepted. So is a write that was redirected,
+    and not sent there; its status is 300 to 399.
     """
 
 
@@ -139,11 +139,11 @@ def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may succeed: a default for `retry_on=` that suits HTTP.
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
-    connections that fail or break, for too many open files, and for timeouts, `attempt_timeout=` among them. False for
-    a refusal with `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates,
-    for clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a
-    result that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group
-    is retryable only if everything in it is.
+    connections that fail or break, for broken answers, for too many open files, and for timeouts, `attempt_timeout=`
+    among them. False for a refusal with `x-should-retry: false`, for a quota that is used up, for every other status,
+    for answers that aiohttp does not read, for wrong certificates, for clients of another event loop, and for errors of
+    Python or of the function itself, such as a KeyError or a result that does not fit. An exception counts as the one
+    that it was raised from (`raise ... from error`); a group is retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
