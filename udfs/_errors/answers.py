@@ -47,6 +47,8 @@ RESETS = {
 }
 MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 NAMES = {*MILLISECONDS, *RESETS, *RESETS.values(), "retry-after", "date", "x-should-retry"}
+# What aiohttp says of an answer that it does not read: the next one has the same headers.
+BOUND = re.compile(r"[Gg]ot more than \d+ bytes|[Tt]oo many (?:headers|trailers) received")
 TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
 # gRPC has one code for "call less often" and for a message of this row that is too large.
 TOO_LARGE = re.compile(r"larger than max|exceeds maximum size|message too large", re.IGNORECASE)
@@ -134,6 +136,12 @@ def body_may_ask(status: int | None) -> bool:
 def is_of_a_broken_message(error: Any) -> bool:
     """Whether an HTTP message could not be read: it broke off, or is none."""
     return type(error).__module__ == "aiohttp.http_exceptions"
+
+
+def bound_of_aiohttp(error: BaseException) -> str | None:
+    """The bound of aiohttp that an answer is beyond, which is not read then; None if it failed for another reason."""
+    texts = (str(tried(one.__str__)) for one in related(error) if is_of_a_broken_message(one))
+    return next((found[0] for text in texts if (found := BOUND.search(text))), None)
 
 
 def headers_of(error: BaseException) -> list[Any]:

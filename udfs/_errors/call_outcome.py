@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
-from .answers import Answer, answer_of, grpc_code, is_of_a_broken_message
+from .answers import Answer, answer_of, bound_of_aiohttp, grpc_code, is_of_a_broken_message
 from .exceptions import ResultError
 from .safe import tried
 from .task_faults import errnos_of, fault_of
@@ -100,7 +100,9 @@ def _is_of_the_connection(error: BaseException) -> bool:
         return True
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
-    if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
+    if is_of_a_broken_message(error):
+        return bound_of_aiohttp(error) is None
+    if issubclass(kind, OSError) and _has_number_of_the_network(error):
         return True
     names = _names(kind)
     return (

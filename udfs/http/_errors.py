@@ -9,15 +9,15 @@ import re
 import warnings
 from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from .._errors import answers, bodies
 from .._errors.call_outcome import CallOutcome, outcome_of
-from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.exceptions import AsyncUDFError, CredentialsError, OptionError
 from .._errors.records import is_fatal
 from .._errors.safe import one_line, presentable, safe_repr, tried
-from .._errors.task_faults import AT_A_LIMIT, fault_of
+from .._errors.task_faults import PASSING, fault_of
 from .._errors.traces import is_group, leaves, related
 from .._errors.waits import seconds_of
 from .._functions.async_function import FAIL_TASK
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
     import aiohttp
 
 
+_Error = TypeVar("_Error", bound="HTTPStatusError")
+
 Wait = float | str | timedelta | datetime | None
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
+LEAST_REDIRECT = 300  # status
+MOVED = (301, 302)  # statuses of which aiohttp makes a GET, after a POST
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class HTTPStatusError(AsyncUDFError):
-    """A response with a status of 400 or more; `raise_for_status` raises one of its three subclasses.
+    """A response with a status of 400 or more, or one that is no answer; one of its three subclasses is raised.
 
     Tests of a function can make one themselves. `body` and `retry_after` may be whatever `error_for` takes.
 
@@ -81,14 +86,16 @@ class ThrottledError(HTTPStatusError):
 class RetryableError(HTTPStatusError):
     """The service cannot answer now, but may the next time: 408, 425, and 500 to 599 except 501 and 505.
 
-    So it is with some codes of AWS, whatever the status.
+    So may one that has sent a broken answer, whose status is 200 to 299, has refused a token that can be renewed, or
+    says so by a code of AWS.
     """
 
 
 class PermanentError(HTTPStatusError):
     """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
 
-    A quota that is used up is one too, with any status: no request will be accepted.
+    A quota that is used up is one too, with any status: no request will be accepted. So is a write that was redirected,
+    and not sent there; its status is 300 to 399.
     """
 
 
@@ -175,11 +182,11 @@ def is_retryable(error: BaseException) -> bool:
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
     connections that fail or break, for answers that a client could not read, such as half a JSON, for too many open
-    files, and for timeouts, `attempt_timeout=` among them. False for
-    a refusal with `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates,
-    for clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a
-    result that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group
-    is retryable only if everything in it is.
+    files, and for timeouts, `attempt_timeout=` among them. False for a refusal with `x-should-retry: false`, for a
+    quota that is used up, for every other status, for answers that aiohttp does not read, for wrong certificates, for
+    clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a result
+    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group is
+    retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
@@ -205,7 +212,7 @@ def is_retryable(error: BaseException) -> bool:
         return True  # also with a status that is not: a 401 for which there is a new token
     if said.status is not None and not said.may_pass:
         return error_class(said.status, said.wait) is not PermanentError
-    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
+    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in PASSING
 
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
@@ -222,7 +229,9 @@ SECRET_LENGTH = 6  # characters; shorter ones occur in any text
 
 
 def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, None]:
-    """Raise an error if the status is 400 or more. For any other status the body is not read.
+    """Raise an error if the status is 400 or more; for POST, PUT, PATCH and DELETE, if it is 300 or more.
+
+    For any other status the body is not read. A 207 is none of these: its body has a status for each part.
 
     The class of the error says what to do next (`is_retryable` reads it). The error has the beginning of the body: at
     most 16 KiB are read, for at most 2 seconds. Secrets of the request's own headers and query are `***` in it, also
@@ -240,7 +249,8 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
         ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, a 403 whose
             `x-ratelimit-remaining` is 0, or a code of AWS for it.
         RetryableError: 408, 425, 500 to 599 except 501 and 505, and codes of AWS for failures that pass.
-        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status.
+        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status; a write
+            that was redirected and not sent there.
         TypeError: not a response of aiohttp; most often the `await` or `async with` of the request is missing.
 
     >>> from asyncudf import http
@@ -297,7 +307,8 @@ class _Awaited(Coroutine[Any, Any, None]):
 
 
 async def _check(response: aiohttp.ClientResponse, status: int) -> None:
-    if status < 400:
+    if status < bodies.LEAST_ERROR:
+        _check_write(response, status)
         return
     try:
         body = await _beginning(response)
@@ -308,7 +319,8 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     if wait is None:
         wait = _wait_in(status, body)
     kind = ThrottledError if said.refusal is not None else error_class(status, wait)
-    if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
+    refused = getattr(response, "refused", None)
+    if refused is not None:  # the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)
     code = bodies.error_code(body)
@@ -316,7 +328,51 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
     error.headers = answers.limit_headers(response)
     error.code = code
-    raise error
+    if refused is None:
+        raise error
+    error.refused = refused  # type: ignore[attr-defined]
+    is_lasting = response.token.refuses_all(status, body)  # type: ignore[attr-defined]
+    raise error from (CredentialsError("the service refuses the new token too") if is_lasting else None)
+
+
+def _check_write(response: aiohttp.ClientResponse, status: int) -> None:
+    """Raise an error for a write that was not done, though no status says so."""
+    history = getattr(response, "history", ())  # tests of users have responses of their own making
+    if getattr(history[0] if history else response, "method", "") not in WRITES:
+        return
+    if status >= LEAST_REDIRECT:
+        what = "it was redirected{}" if "Location" in response.headers else "it has no answer of its own"
+        what = f"{what}, so it may not be done; if it is, do not call raise_for_status for this status"
+        raise redirected(response, what, response.headers.get("Location"))
+    if not getattr(response, "knows_redirects", False):  # of a session of the user's own
+        for one in history:
+            if one.status in MOVED and one.method == "POST":
+                raise redirected(one, f"{BECAME_GET} look at the response yourself, with allow_redirects=False")
+
+
+BECAME_GET = "it was redirected{}, where a GET would go, and nothing was written; send it to that address, or"
+
+
+def redirected(response: Any, what: str, target: Any = None) -> PermanentError:
+    """The error of a request that was redirected; `what` has `{}` for where to."""
+    error = PermanentError(response.status, response.reason or "", request=f"{response.method} {response.url}")
+    to = f" to {presentable(str(target or response.headers.get('Location')))}"
+    return _noted(error, what.replace("{}", to), what.replace("{}", ""))
+
+
+def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
+    """The error of an answer that is not what the function reads it as; another attempt may get a whole one."""
+    kind = error_class(response.status, None) if response.status >= bodies.LEAST_ERROR else RetryableError
+    text = _without_own_secrets(_decoded(body[:BODY_BYTES], response), response)
+    error = kind(response.status, response.reason or "", text, request=f"{response.method} {response.url}")
+    return _noted(error, what)
+
+
+def _noted(error: _Error, what: str, without_value: str | None = None) -> _Error:
+    """The error with a remark, which may repeat the input if there is another one without it."""
+    error.args = (f"{error} ({what})",)
+    error.without_value = f"{error.without_value} ({without_value or what})"
+    return error
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> str:
@@ -328,6 +384,10 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
                 data += await response.read()  # the caller has read it already
             while len(data) < BODY_BYTES and (chunk := await response.content.read(BODY_BYTES - len(data))):
                 data += chunk
+    return _decoded(data, response)
+
+
+def _decoded(data: bytes | bytearray, response: aiohttp.ClientResponse) -> str:
     try:
         text = data.decode(response.charset or "utf-8", "replace")
     except (LookupError, ValueError):  # an unknown charset, or one that is no text encoding
