@@ -31,6 +31,13 @@ def wait_of(status: int | None, **headers: Any) -> float | None:
         (403, {}, None),
         (403, {"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": "30"}, 30.0),
         (403, {"X_RateLimit_Remaining": "12", "X_RateLimit_Reset": "30"}, None),
+        (503, {}, None),
+        (529, {}, None),
+        (503, {"Retry_After": "7"}, 7.0),
+        (529, {"Retry_After": "7"}, 7.0),
+        (529, {"Retry_After": "Wed, 21 Oct 2015 07:30:00 GMT", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 120.0),
+        (529, {"anthropic_ratelimit_requests_remaining": "0", "anthropic_ratelimit_requests_reset": "9s"}, 9.0),
+        (529, {"anthropic_ratelimit_requests_remaining": "49", "anthropic_ratelimit_requests_reset": "9s"}, None),
         (500, {"Retry_After": "7"}, None),
         (301, {"Retry_After": "7"}, None),
         (200, {"Retry_After": "7"}, None),
@@ -63,6 +70,42 @@ def test_what_is_a_refusal(status: int, headers: dict[str, str], seconds: float 
 )
 def test_the_first_header_that_can_be_read_says_the_wait(headers: dict[str, str], seconds: float) -> None:
     assert wait_of(429, **headers) == pytest.approx(seconds)
+
+
+DATE = {"Date": "Sun, 29 Nov 2026 10:00:00 GMT"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"anthropic_ratelimit_requests_reset": "2026-11-29T10:00:30Z"}, 30.0),
+        ({"anthropic_ratelimit_requests_reset": "2026-11-29T12:00:30.5+02:00"}, 30.5),
+        ({"anthropic_ratelimit_requests_reset": "2026-11-29T10:00:30"}, 30.0),
+        ({"anthropic_ratelimit_requests_reset": "2026-11-29T09:00:00Z"}, 1.0),
+        ({"anthropic_ratelimit_requests_reset": "2026-11-29T99:00:00Z"}, 1.0),
+        (
+            {"anthropic_ratelimit_requests_reset": "soon", "anthropic_ratelimit_tokens_reset": "2026-11-29T10:00:30Z"},
+            30.0,
+        ),
+        (
+            {
+                "anthropic_ratelimit_requests_remaining": "4",
+                "anthropic_ratelimit_requests_reset": "2026-11-29T10:59:00Z",
+                "anthropic_ratelimit_input_tokens_remaining": "0",
+                "anthropic_ratelimit_input_tokens_reset": "2026-11-29T10:00:30Z",
+            },
+            30.0,
+        ),
+        ({"Retry_After": "7", "anthropic_ratelimit_output_tokens_reset": "2026-11-29T10:00:30Z"}, 7.0),
+        ({"Retry_After": "2026-11-29T10:00:30Z"}, 30.0),
+        ({"x_ratelimit_reset": "2026-11-29T10:00:30Z"}, 30.0),
+        ({"x_ratelimit_reset": "Sun, 29 Nov 2026 10:00:30 GMT"}, 30.0),
+        ({"RateLimit_Remaining": "0", "RateLimit_Reset": "30"}, 30.0),
+    ],
+)
+def test_a_time_counts_from_the_answers_own(headers: dict[str, str], seconds: float) -> None:
+    """Anthropic's wait may stand nowhere else: rows were called again after a second, and refused again."""
+    assert wait_of(429, **headers, **DATE) == seconds
 
 
 @pytest.mark.parametrize(
@@ -113,6 +156,61 @@ def test_a_wait_that_never_ends_is_a_long_one(value: Any) -> None:
 def test_a_service_may_forbid_another_call() -> None:
     assert answer_of(AnsweredError(429, **{"x-should-retry": "false"})).refusal == Refusal(None, may_retry=False)
     assert answer_of(AnsweredError(429, **{"x-should-retry": "true"})).refusal == Refusal(None, may_retry=True)
+
+
+@pytest.mark.parametrize("begins", [str.lower, str.upper])
+@pytest.mark.parametrize("status", [None, 200, 400, 429])
+def test_a_code_of_aws_is_one_in_either_spelling(status: int | None, begins: Any) -> None:
+    def of(code: str) -> Any:
+        error = RuntimeError("no")
+        metadata = {} if status is None else {"ResponseMetadata": {"HTTPStatusCode": status}}
+        error.response = {"Error": {"Code": f"{begins(code[0])}{code[1:]}"}, **metadata}  # type: ignore[attr-defined]
+        return answer_of(error)
+
+    assert of("ThrottlingException").refusal == Refusal(None, may_retry=True)
+    assert of("ThrottlingException").status == (status if status and status >= 400 else 429)
+    assert of("ConditionalCheckFailedException").may_pass is False
+    if status != 429:
+        assert of("TransactionInProgressException")[1:] == (None, None, None, True)
+        assert of("LimitExceededException").refusal is None, "it lasts"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "429 Too Many Requests", "status 503", '{"error": {"message": "429"}}',
+        '{"error": {"message": "ThrottlingException"}}', "server_is_overloaded", "Please retry after 6 seconds",
+    ],
+)  # fmt: skip
+def test_what_stands_in_a_message_does_not_count(said: str) -> None:
+    """It may be the row's own text, which the service repeats."""
+    for error in (RuntimeError(said), AnsweredError(400)):
+        error.body = error.message = said  # type: ignore[attr-defined]
+        answer = answer_of(error)
+        assert (answer.refusal, answer.wait, answer.quota, answer.may_pass) == (None, None, None, False)
+        assert answer.status in (None, 400)
+
+
+def test_an_error_is_read_in_a_moment_however_long_its_body_is() -> None:
+    error = AnsweredError(429)
+    error.body = {"error": {"details": [{"@type": "x"}] * 1_000_000}}  # type: ignore[attr-defined]
+    error.details = [{"error": {"code": "x" * 1000}}] * 1_000_000  # type: ignore[attr-defined]
+    error.response = SimpleNamespace(_content=b'{"error": ' * 5_000_000)  # type: ignore[attr-defined]
+    begun = time.process_time()
+    for _ in range(20):
+        assert answer_of(error).refusal == Refusal(None, may_retry=True)
+    assert time.process_time() - begun < 2.0, "the whole takes a second each time"
+
+
+def test_googles_wait_may_be_a_message_of_protobuf() -> None:
+    """As in the exceptions of google-api-core."""
+    from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+
+    info = RetryInfo()
+    info.retry_delay.FromMilliseconds(34_500)
+    error = AnsweredError(429)
+    error.details = [ErrorInfo(reason="RATE_LIMIT_EXCEEDED"), info]  # type: ignore[attr-defined]
+    assert answer_of(error).wait == 34.5
 
 
 def test_an_exception_without_a_status_may_say_it() -> None:

@@ -1,22 +1,32 @@
-"""What the official clients of paid services raise, each for the answers of its own service, on a real socket."""
+"""What the official clients of paid services raise, each for the answers of its own service, on a real socket.
+
+The answers are those of the table in docs/concepts/answers.md.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import binascii
 import json
+import re
+import struct
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import anthropic
 import botocore.session
+import httpx
 import openai
 import pytest
+import requests
 from aiohttp import web
 from botocore.config import Config
 from google import genai
 from google.genai.types import HttpOptions, HttpRetryOptions
 
 from asyncudf import AsyncUDFError, RetryStrategy, http
+from asyncudf._errors import bodies
 from asyncudf.testing import run_rows
 from tests.kit.http_services import serving
 
@@ -72,95 +82,120 @@ async def by_google_in_a_thread(url: str) -> None:
     await asyncio.to_thread(ask)
 
 
-async def by_botocore(url: str) -> None:
-    def ask() -> None:
-        session = botocore.session.get_session()
-        session.set_credentials("key", "secret")
-        config = Config(retries={"total_max_attempts": 1}, read_timeout=SECONDS, connect_timeout=SECONDS)
-        client = session.create_client("dynamodb", region_name="eu-north-1", endpoint_url=url, config=config)
-        client.get_item(TableName="t", Key={"a": {"S": "b"}})
+def by_botocore(service: str, call: Callable[[Any], Any]) -> Callable[[str], Awaitable[None]]:
+    async def by_botocore(url: str) -> None:
+        def ask() -> None:
+            session = botocore.session.get_session()
+            session.set_credentials("key", "secret")
+            config = Config(retries={"total_max_attempts": 1}, read_timeout=SECONDS, connect_timeout=SECONDS)
+            call(session.create_client(service, region_name="eu-north-1", endpoint_url=url, config=config))
 
-    await asyncio.to_thread(ask)
+        await asyncio.to_thread(ask)
 
-
-def openai_says(kind: str, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": "no", "type": kind, "param": None, "code": code}}
+    return by_botocore
 
 
-def anthropic_says(kind: str) -> dict[str, Any]:
-    return {"type": "error", "error": {"type": kind, "message": "no"}}
+by_dynamodb = by_botocore("dynamodb", lambda client: client.get_item(TableName="t", Key={"a": {"S": "b"}}))
+by_bedrock = by_botocore("bedrock-runtime", lambda client: [*client.converse_stream(modelId="m")["stream"]])
 
 
-def google_says(status: int, name: str, **detail: str) -> dict[str, Any]:
-    return {"error": {"code": status, "message": "no", "status": name, "details": [{"@type": "a", **detail}]}}
+async def by_session(url: str) -> None:
+    async with http.session(url)() as session, session.post("/") as response:
+        await http.raise_for_status(response)
 
 
-def botocore_says(name: str) -> dict[str, Any]:
-    return {"__type": f"com.amazonaws.dynamodb#{name}", "message": "no"}
+async def by_httpx(url: str) -> None:
+    async with httpx.AsyncClient() as client:
+        (await client.post(url)).raise_for_status()
+
+
+async def by_requests(url: str) -> None:
+    await asyncio.to_thread(lambda: requests.post(url, timeout=60).raise_for_status())
 
 
 Client = Callable[[str], Awaitable[None]]
-Answer = tuple[int, dict[str, str], dict[str, Any]]
-BUSY = {"Retry-After": "7"}
-REFUSALS: list[tuple[Client, Answer, float | None]] = [
-    (by_openai, (429, BUSY, openai_says("requests", "rate_limit_exceeded")), 7.0),
-    (by_openai, (429, {"retry-after-ms": "250"}, openai_says("tokens", "rate_limit_exceeded")), 0.25),
-    (by_anthropic, (429, BUSY, anthropic_says("rate_limit_error")), 7.0),
-    (by_google, (429, BUSY, google_says(429, "RESOURCE_EXHAUSTED")), 7.0),
-    (by_google, (429, {}, google_says(429, "RESOURCE_EXHAUSTED", retryDelay="34.5s")), 34.5),
-    (by_google_in_a_thread, (429, {}, google_says(429, "RESOURCE_EXHAUSTED", retryDelay="34.5s")), 34.5),
-    (by_botocore, (400, {}, botocore_says("ProvisionedThroughputExceededException")), None),
-]
-USED_UP: list[tuple[Client, Answer]] = [
-    (by_openai, (429, {}, openai_says("insufficient_quota", "insufficient_quota"))),
-    (by_openai, (400, {}, openai_says("invalid_request_error", "billing_hard_limit_reached"))),
-    (by_anthropic, (402, {}, anthropic_says("billing_error"))),
-    (by_google, (403, {}, google_says(403, "PERMISSION_DENIED", reason="BILLING_DISABLED"))),
-    (by_google_in_a_thread, (403, {}, google_says(403, "PERMISSION_DENIED", reason="BILLING_DISABLED"))),
-    (by_botocore, (400, {}, botocore_says("SubscriptionRequiredException"))),
-]
-LASTING: list[tuple[Client, Answer]] = [
-    (by_openai, (400, {}, openai_says("invalid_request_error"))),
-    (by_anthropic, (400, {}, anthropic_says("invalid_request_error"))),
-    (by_google, (400, {}, google_says(400, "INVALID_ARGUMENT"))),
-    (by_botocore, (400, {}, botocore_says("ValidationException"))),
-]
-DOWN: list[tuple[Client, Answer]] = [
-    (by_openai, (503, {}, openai_says("server_error"))),
-    (by_anthropic, (529, {}, anthropic_says("overloaded_error"))),
-    (by_google, (503, {}, google_says(503, "UNAVAILABLE"))),
-    (by_google_in_a_thread, (503, {}, google_says(503, "UNAVAILABLE"))),
-    (by_botocore, (500, {}, botocore_says("InternalServerError"))),
-]
-# In an answer that has begun with a 200; the seconds until the next attempt.
-IN_PARTS: list[tuple[Client, dict[str, Any], float | None]] = [
-    (by_openai_in_parts, openai_says("requests", "rate_limit_exceeded"), 1.0),
-    (by_openai_in_parts, openai_says("server_error", "rate_limit_exceeded"), 1.0),
-    (by_openai_in_parts, openai_says("server_error", "server_error"), 3.0),
-    (by_openai_in_parts, {"error": {"message": "no", "code": 502}}, 3.0),
-    (by_openai_in_parts, openai_says("invalid_request_error"), None),
-    (by_anthropic_in_parts, anthropic_says("rate_limit_error"), 1.0),
-    (by_anthropic_in_parts, anthropic_says("overloaded_error"), 3.0),
-    (by_anthropic_in_parts, anthropic_says("api_error"), 3.0),
-    (by_anthropic_in_parts, anthropic_says("invalid_request_error"), None),
-]
-USED_UP_IN_PARTS: list[tuple[Client, dict[str, Any]]] = [
-    (by_openai_in_parts, openai_says("insufficient_quota", "insufficient_quota")),
-    (by_anthropic_in_parts, anthropic_says("billing_error")),
-]
-CLIENTS: list[Client] = [by_openai, by_anthropic, by_google, by_google_in_a_thread, by_botocore]
+CLIENTS: list[Client] = [by_openai, by_anthropic, by_google, by_google_in_a_thread, by_dynamodb]
+CLIENTS_OF: dict[str, list[Client]] = {
+    "OpenAI": [by_openai],
+    "OpenAI, in a stream": [by_openai_in_parts],
+    "Anthropic": [by_anthropic],
+    "Anthropic, in a stream": [by_anthropic_in_parts],
+    "Google": [by_google, by_google_in_a_thread],
+    "DynamoDB": [by_dynamodb],
+    "Bedrock, in a stream": [by_bedrock],
+}
+OTHERS: list[Client] = [by_session, by_httpx, by_requests]
+
+
+class Case(NamedTuple):
+    """A line of the table: what a service answers, and what becomes of the row."""
+
+    service: str
+    status: int
+    headers: dict[str, str]
+    body: Any
+    row: str
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds until the next attempt; None if there is none."""
+        if self.row.startswith("waits"):
+            return float(self.row.split()[1]) if " " in self.row else 1.0
+        return BETWEEN_ATTEMPTS if self.row == "uses an attempt" else None
+
+
+BETWEEN_ATTEMPTS = 3.0
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "answers.md"
+LINE = re.compile(
+    r"\| (?P<service>[^|]*) \| (?P<status>\d{3})(?P<headers>[^|]*) \| `(?P<body>[^|`]*)` \| (?P<row>[^|]*) \| .*\|"
+)
+
+
+def case_of(line: re.Match[str]) -> Case:
+    headers = dict(found.split(": ", 1) for found in re.findall("`([^`]*)`", line["headers"]))
+    place = ", in a stream" if line["headers"].endswith(", in a stream") else ""
+    return Case(f"{line['service']}{place}", int(line["status"]), headers, json.loads(line["body"]), line["row"])
+
+
+CASES = [case_of(line) for line in LINE.finditer(PAGE.read_text())]
+BY_CLIENTS = [(client, case) for case in CASES for client in CLIENTS_OF[case.service]]
+ITEMS = [case for case in CASES if case.status >= 400 and case.headers.keys() <= {"retry-after"}]
+BY_OTHERS = [(client, case) for case in CASES if "stream" not in case.service for client in OTHERS]
+
+
+def event_of_aws(kind: str, body: Any) -> bytes:
+    """An exception in a stream of AWS: lengths with their check sum, headers, the body, and another check sum."""
+    headers = b""
+    for name, value in (
+        (":message-type", "exception"),
+        (":exception-type", kind),
+        (":content-type", "application/json"),
+    ):
+        headers += struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", 7, len(value)) + value.encode()
+    payload = json.dumps(body).encode()
+    lengths = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = lengths + struct.pack(">I", binascii.crc32(lengths)) + headers + payload
+    return message + struct.pack(">I", binascii.crc32(message))
+
+
+def response_of(case: Case) -> web.Response:
+    if case.service.startswith("Bedrock"):
+        ((kind, body),) = case.body.items()
+        return web.Response(body=event_of_aws(kind, body), content_type="application/vnd.amazon.eventstream")
+    if "stream" in case.service:
+        return web.Response(text=f"event: error\ndata: {json.dumps(case.body)}\n\n", content_type="text/event-stream")
+    return web.json_response(case.body, status=case.status, headers=case.headers)
 
 
 def name_of(value: Any) -> str | None:
-    return getattr(value, "__name__", None) or str(value[0] if type(value) is tuple else value)
+    if type(value) is Case:
+        return f"{value.service} {value.status} {json.dumps(value.body)[:80]}"
+    return getattr(value, "__name__", None)
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The address of a service, and what it answers.
-
-    `says` is an answer, an event of a stream that has begun, "nothing", or "end" of the connection.
-    """
+    """The address of a service, and what it answers: a case of the table, "nothing", or "end" of the connection."""
     state: dict[str, Any] = {}
 
     async def answer(request: web.Request) -> web.Response:
@@ -169,11 +204,7 @@ def service() -> Iterator[tuple[str, dict[str, Any]]]:
         if state["says"] == "end":
             assert request.transport is not None
             request.transport.close()
-        if type(state["says"]) is dict:
-            event = f"event: error\ndata: {json.dumps(state['says'])}\n\n"
-            return web.Response(text=event, content_type="text/event-stream")
-        status, headers, body = state["says"] if type(state["says"]) is tuple else (200, {}, {})
-        return web.json_response(body, status=status, headers=headers)
+        return response_of(state["says"]) if type(state["says"]) is Case else web.json_response({})
 
     with serving(answer) as url:
         yield url, state
@@ -200,50 +231,52 @@ def delays(error: Exception) -> float | None:
         return begun[1] - begun[0]
 
     begun: list[float] = []
-    retry = RetryStrategy.fixed_delay(2, 3.0, retry_on=http.is_retryable)
+    retry = RetryStrategy.fixed_delay(2, BETWEEN_ATTEMPTS, retry_on=http.is_retryable)
     (waited,) = run_rows(call, [0], retry=retry, on_error="null")
     return waited
 
 
-@pytest.mark.parametrize(("client", "says", "seconds"), REFUSALS, ids=name_of)
-def test_a_refused_call_waits_for_what_it_was_asked(
-    service: Service, client: Client, says: Answer, seconds: float | None
-) -> None:
-    assert delays(raised_by(client, service, says)) == (seconds or 1.0)
+def becomes(error: Exception, case: Case) -> None:
+    """Check what becomes of a row whose call has ended with this error."""
+    if case.row == "ends the job":
+        with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
+            delays(error)
+    else:
+        assert delays(error) == case.waited
 
 
-@pytest.mark.parametrize(("client", "says"), USED_UP, ids=name_of)
-def test_a_quota_that_is_used_up_ends_the_job(service: Service, client: Client, says: Answer) -> None:
-    error = raised_by(client, service, says)
-    with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
-        delays(error)
+@pytest.mark.parametrize(("client", "case"), BY_CLIENTS, ids=name_of)
+def test_the_row_is_called_again_as_the_table_says(service: Service, client: Client, case: Case) -> None:
+    becomes(raised_by(client, service, case), case)
 
 
-@pytest.mark.parametrize(("client", "says"), LASTING, ids=name_of)
-def test_a_bad_request_is_not_repeated(service: Service, client: Client, says: Answer) -> None:
-    assert delays(raised_by(client, service, says)) is None
+@pytest.mark.parametrize(("client", "case"), BY_OTHERS, ids=name_of)
+def test_so_it_is_without_the_client_of_the_service(service: Service, client: Client, case: Case) -> None:
+    """A service behind `http.session` was asked again and again with a quota used up, and not at all if throttled."""
+    becomes(raised_by(client, service, case), case)
 
 
-@pytest.mark.parametrize(("client", "says"), DOWN, ids=name_of)
-def test_a_service_that_cannot_answer_now_is_asked_again(service: Service, client: Client, says: Answer) -> None:
-    assert delays(raised_by(client, service, says)) == 3.0
+@pytest.mark.parametrize("case", ITEMS, ids=name_of)
+@pytest.mark.parametrize("form", [dict, json.dumps, lambda body: json.dumps(body).encode("utf-16")])
+def test_an_item_of_a_bulk_answer_is_the_same(case: Case, form: Callable[[Any], Any]) -> None:
+    becomes(http.error_for(case.status, body=form(case.body), retry_after=case.headers.get("retry-after")), case)
 
 
-@pytest.mark.parametrize(("client", "says", "seconds"), IN_PARTS, ids=name_of)
-def test_an_error_in_a_stream_is_what_its_body_says(
-    service: Service, client: Client, says: dict[str, Any], seconds: float | None
-) -> None:
-    """Its status is the 200 that the answer had begun with, or it has none: no such row was called again."""
-    assert delays(raised_by(client, service, says)) == seconds
+def test_the_table_has_each_kind_of_answer_for_each_service() -> None:
+    assert len(CASES) == len(
+        re.findall(r"^\| (OpenAI|Anthropic|Google|DynamoDB|Bedrock) \|", PAGE.read_text(), re.MULTILINE)
+    )
+    assert {case.service for case in CASES} == {*CLIENTS_OF}
+    for service in CLIENTS_OF.keys() - {"Bedrock, in a stream"}:  # which has no event for a used-up quota
+        kinds = {case.row.split()[0] for case in CASES if case.service == service}
+        assert kinds == {"waits", "uses", "fails", "ends"}, service
 
 
-@pytest.mark.parametrize(("client", "says"), USED_UP_IN_PARTS, ids=name_of)
-def test_a_quota_that_is_used_up_in_a_stream_ends_the_job(
-    service: Service, client: Client, says: dict[str, Any]
-) -> None:
-    error = raised_by(client, service, says)
-    with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
-        delays(error)
+def test_the_pages_name_each_code() -> None:
+    pages = PAGE.read_text() + PAGE.with_name("refusals.md").read_text()
+    codes = {*bodies.USED_UP, *bodies.THROTTLING, *bodies.TRANSIENT, *bodies.STATUSES} - {*bodies.MESSAGES.values()}
+    assert [code for code in sorted(codes) if f"`{code}`" not in pages] == []
+    assert [message for message in bodies.MESSAGES if message not in pages] == []
 
 
 @pytest.mark.parametrize("says", ["nothing", "end"])

@@ -1,20 +1,22 @@
-"""Tokens of a session are renewed by one call at a time, before they end and once after a 401; requests are signed."""
+"""Tokens of a session are renewed by one call at a time, before they end and once after a refusal; and signatures."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import AsyncUDFError, OptionError, RetryStrategy, http
+from asyncudf import AsyncUDFError, FatalError, OptionError, RetryStrategy, http
 from asyncudf.http._tokens import RenewedToken
 from asyncudf.testing import run_rows
 from tests.kit.http_services import serving
@@ -64,11 +66,12 @@ class TestAfterA401:
         assert tokens.given == 2
         assert got["1"] <= 20, "a refused request is an attempt, and made again once"
 
-    def test_a_token_that_is_refused_again_is_an_error(self) -> None:
+    @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
+    def test_a_token_that_is_refused_again_fails_the_task(self, on_error: str) -> None:
         tokens = Tokens()
-        values, got = ask(lambda value: False, tokens, rows=5, retry=RETRY, on_error="capture")
-        assert {row["error"]["type"] for row in values} == {"PermanentError"}
-        assert got.keys() == {"1", "2"}
+        with pytest.raises(FatalError, match=r"401 .* accepts no token of http\.session, which is no row's fault"):
+            ask(lambda value: False, tokens, rows=5, retry=RETRY, on_error=on_error)
+        assert tokens.given == 2
 
     def test_a_token_that_was_good_for_long_is_renewed_again_and_again(self) -> None:
         asked = itertools.count()
@@ -81,6 +84,186 @@ class TestAfterA401:
     def test_without_a_retry_the_row_has_failed(self) -> None:
         with pytest.raises(AsyncUDFError, match="RetryableError: 401"):
             ask(lambda value: value == "2", Tokens(), capacity=1)
+
+
+class Service:
+    """Answers with the token, or refuses it: by `judge`, of the token and the number of the request, or for the row."""
+
+    def __init__(self, judge: Callable[[str, int], int], own: Callable[[int], int] = lambda row: 0) -> None:
+        self.judge, self.own = judge, own
+        self.rows: Counter[int] = Counter()
+        self.since: float | None = None  # the first refusal
+
+    @property
+    def requests(self) -> int:
+        return self.rows.total()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        row = int(request.path.strip("/"))
+        self.rows[row] += 1
+        token = request.headers["Authorization"].removeprefix("Bearer ")
+        if status := self.judge(token, self.requests):
+            self.since = time.monotonic() if self.since is None else self.since
+            return web.json_response({"message": "The security token is expired"}, status=status)
+        status = self.own(row)
+        return web.json_response({"message": "not yours"}, status=status) if status else web.Response(text=token)
+
+
+def ask_service(service: Service, token: Any, rows: int = 200, **options: Any) -> Counter[str]:
+    """How many rows have which result: "ok", or the status of the error."""
+    given = {
+        "on_error": "capture",
+        "capacity": 10,
+        "retry": RetryStrategy.fixed_delay(4, 0.02, retry_on=http.is_retryable),
+    }
+    with serving(service.answer) as url:
+        resources = {"session": http.session(url, token=token)}
+        got = run_rows(get, range(rows), clock="real", resources=resources, **{**given, **options})
+    return Counter("ok" if row["error"] is None else str(row["error"]["status"]) for row in got)
+
+
+def ended(after: int, status: int) -> Callable[[str, int], int]:
+    """The token 1 ends with this request; services answer so with one status or another."""
+    return lambda token, request: status if token == "1" and request > after else 0
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("status", [400, 401, 403, 498])
+class TestRefused:
+    """By which status a service refuses a token that has ended: with a 403 half a table was NULL."""
+
+    @pytest.mark.parametrize("capacity", [1, 10])
+    def test_one_that_has_ended_costs_no_row(self, status: int, capacity: int) -> None:
+        tokens, service = Tokens(), Service(ended(50, status))
+        assert ask_service(service, tokens, capacity=capacity) == {"ok": 200}
+        assert tokens.given == 2
+        assert service.requests <= 200 + capacity, "each refused request is made again once"
+
+    def test_a_new_one_that_is_accepted_late_costs_no_row(self, status: int) -> None:
+        def judge(token: str, request: int) -> int:
+            is_late = service.since is not None and time.monotonic() > service.since + 0.3
+            return 0 if request <= 50 or (token == "2" and is_late) else status
+
+        tokens, service = Tokens(), Service(judge)
+        slow = RetryStrategy.exponential_backoff(6, initial=0.1, maximum=1.0, retry_on=http.is_retryable)
+        assert ask_service(service, tokens, retry=slow) == {"ok": 200}
+        assert tokens.given == 2, "asked for once"
+
+    @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
+    @pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "no retry"])
+    def test_a_service_that_refuses_all_fails_the_task(self, status: int, on_error: str, retry: Any) -> None:
+        tokens, service = Tokens(), Service(lambda token, request: status if request > 50 else 0)
+        if on_error == "raise" and retry is None:
+            return  # the first row fails the task
+        with pytest.raises(FatalError, match=f"{status}.*accepts no token of http.session, which is no row's fault"):
+            ask_service(service, tokens, on_error=on_error, retry=retry)
+        assert tokens.given == 2
+
+    def test_so_does_one_whose_token_is_the_refused_one_again(self, status: int) -> None:
+        service = Service(lambda token, request: status if request > 50 else 0)
+        with pytest.raises(FatalError, match="accepts no token"):
+            ask_service(service, lambda: "1", on_error="null")
+
+    def test_a_status_of_some_rows_is_theirs(self, status: int) -> None:
+        tokens, service = Tokens(), Service(lambda token, request: 0, own=own_of(status))
+        assert ask_service(service, tokens) == {"ok": 180, str(status): 20}
+        assert tokens.given <= 12, "at most about one for each such row in flight at first"
+        assert service.requests <= 260
+
+    def test_also_while_the_token_ends(self, status: int) -> None:
+        """Within its first minute an end may cost as many rows as were refused in turn before."""
+
+        def token() -> str:
+            given.append(service.requests)
+            return str(int(service.requests <= 100))
+
+        given: list[int] = []
+        service = Service(lambda value, request: status if value == "1" and request > 100 else 0, own=own_of(status))
+        assert ask_service(service, token)["ok"] >= 178
+        assert len(given) <= 12
+
+
+def own_of(status: int) -> Callable[[int], int]:
+    return lambda row: status if row % 10 == 5 else 0
+
+
+@pytest.mark.services
+class TestRefusedOrNot:
+    @pytest.mark.parametrize("status", [400, 403])
+    def test_before_a_token_was_accepted_such_a_status_is_the_rows(self, status: int) -> None:
+        tokens, service = Tokens(), Service(lambda token, request: 0, own=lambda row: status)
+        assert ask_service(service, tokens, rows=50) == {str(status): 50}
+        assert (tokens.given, service.requests) == (1, 50)
+
+    def test_a_block_of_rows_that_are_refused_does_not_end_the_job(self) -> None:
+        """All of a customer that has left: the answer does not speak of the token."""
+        tokens, service = Tokens(), Service(lambda token, request: 0, own=lambda row: 403 * (50 <= row < 110))
+        got = ask_service(service, tokens)
+        assert got["ok"] == 140
+        assert tokens.given <= 12
+
+    def test_a_403_that_asks_for_fewer_calls_is_not_about_the_token(self) -> None:
+        asked = itertools.count()
+
+        async def handler(request: web.Request) -> web.Response:
+            is_refused = next(asked) == 5
+            headers = {"X-RateLimit-Remaining": "0", "Retry-After": "0"} if is_refused else {}
+            return web.Response(status=403 if is_refused else 200, headers=headers)
+
+        tokens = Tokens()
+        with serving(handler) as url:
+            resources = {"session": http.session(url, token=tokens)}
+            run_rows(get, range(10), clock="real", resources=resources, capacity=1, retry=RETRY)
+        assert tokens.given == 1
+
+    def test_a_busy_service_has_not_accepted_anything(self) -> None:
+        tokens, service = Tokens(), Service(lambda token, request: 503 if request < 9 else 403)
+        assert ask_service(service, tokens, rows=5) == {"403": 5}
+        assert tokens.given == 1
+
+    def test_another_service_says_nothing_of_the_token(self) -> None:
+        async def both(row: int, session: aiohttp.ClientSession) -> str:
+            async with session.get(f"{other}/{row}" if row % 2 else f"/{row}") as response:
+                return str(response.status)
+
+        async def refuse(request: web.Request) -> web.Response:
+            return web.Response(status=403, text=str("Authorization" in request.headers))
+
+        tokens = Tokens()
+        with serving(Service(lambda token, request: 0).answer) as own, serving(refuse) as other:
+            resources = {"session": http.session(own, token=tokens)}
+            assert run_rows(both, range(20), clock="real", resources=resources) == ["200", "403"] * 10
+        assert tokens.given == 1
+
+    @pytest.mark.parametrize("failure", [OSError("no network"), ValueError(), None])
+    def test_a_new_one_that_cannot_be_had_fails_the_task(self, failure: Exception | None) -> None:
+        """Each row asked for it, and was NULL."""
+        asked = []
+
+        async def token() -> Any:
+            asked.append(1)
+            await asyncio.sleep(0.02)
+            if len(asked) > 1:
+                if failure is not None:
+                    raise failure
+                return ""
+            return "1"
+
+        with pytest.raises(FatalError, match=r"token of http\.session could not be renewed: .*no row's fault"):
+            ask_service(Service(ended(50, 403)), token, on_error="null", rows=100)
+        assert len(asked) < 20, "calls that wait for the same renewal share its failure"
+
+    def test_one_that_can_be_had_at_the_second_time_costs_no_row(self) -> None:
+        asked = []
+
+        async def token() -> str:
+            asked.append(1)
+            await asyncio.sleep(0.01)
+            if len(asked) == 2:
+                raise OSError("no network")
+            return str(len(asked))
+
+        assert ask_service(Service(ended(50, 403)), token) == {"ok": 200}
 
 
 @pytest.mark.services
@@ -145,6 +328,30 @@ class TestRenewal:
         now[0] = 11.0
         with pytest.raises(AsyncUDFError, match=r"token of http.session could not be renewed: OSError"):
             await token.current()
+
+    async def test_a_status_of_rows_makes_for_one_renewal_a_minute(self) -> None:
+        now, tokens = [0.0], itertools.count()
+        token = RenewedToken(lambda: str(next(tokens)), lambda: now[0])
+
+        async def answered(status: int, before: Any = None) -> Any:
+            call: Any = SimpleNamespace(last_error=SimpleNamespace(refused=before))
+            return token.answered(await token.current(), SimpleNamespace(status=status, headers={}), call)
+
+        assert await answered(200) is None
+        renewals = []
+        for minute in range(3):
+            now[0], first = 100.0 * minute, int(await token.current())
+            refused = await answered(403)
+            assert refused is not None, "the token may have ended"
+            while refused is not None:  # the row's next attempts, while others are accepted
+                assert await answered(200) is None
+                refused = await answered(403, refused)
+            for _ in range(20):
+                assert await answered(200) is None
+                assert await answered(403) is None, "the row's"
+            assert await answered(200) is None
+            renewals.append(int(await token.current()) - first)
+        assert renewals == [2, 1, 1]
 
     async def test_a_call_that_is_cancelled_while_it_renews_leaves_it_to_the_next(self) -> None:
         token = RenewedToken(Tokens())

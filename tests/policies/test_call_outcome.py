@@ -36,8 +36,8 @@ def of_client(line: str, *args: Any, **attributes: Any) -> Exception:
     return error
 
 
-def of_grpc(line: str, code: str) -> Exception:
-    return of_client(line, code=lambda: SimpleNamespace(name=code))
+def of_grpc(line: str, code: str, details: str = "no") -> Exception:
+    return of_client(line, code=lambda: SimpleNamespace(name=code), details=lambda: details)
 
 
 def answered(status: int) -> SimpleNamespace:
@@ -134,6 +134,11 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_grpc("AioRpcError RpcError", "UNAVAILABLE"), DOWN),
         (of_grpc("_InactiveRpcError RpcError", "DEADLINE_EXCEEDED"), DOWN),
         (of_grpc("AioRpcError RpcError", "NOT_FOUND"), NOTHING),
+        (of_grpc("AioRpcError RpcError", "RESOURCE_EXHAUSTED"), THROTTLED),
+        (
+            of_grpc("AioRpcError RpcError", "RESOURCE_EXHAUSTED", "Received message larger than max (9 vs. 4)"),
+            NOTHING,
+        ),  # a row's
         (of_client("ServiceUnavailable ServerError GoogleAPICallError"), DOWN),
     ],
     "botocore": [

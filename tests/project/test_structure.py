@@ -58,7 +58,7 @@ ONLY_THERE = {
     "numpy": set(),
     "tenacity": {"_functions.retry"},
     "uvloop": {"_engine.loop.event_loops"},
-    "aiohttp": {"http._session"},
+    "aiohttp": {"http._session", "http._responses"},
     "rich": {"_observe.reports.displays", "_observe.reports.progress"},
     "IPython": {"_observe.reports.displays"},
     "opentelemetry": set(),

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import RetryStrategy, async_pandas_udf, http, ordered_wait
+from asyncudf import RetryStrategy, async_pandas_udf, async_sink, http, ordered_wait
 from tests.kit.http_services import serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
@@ -66,6 +66,31 @@ def test_rows_are_asked_for_until_they_are_answered_or_refused(spark) -> None:
     assert got[7].error.message.endswith('/v1/titles/7: {"error": "no title 7"}')
     assert asked == {f"/v1/titles/{n}": 2 if n % 2 and n != 7 else 1 for n in range(20)}
     assert tokens == {"Bearer S-E-C-R-E-T"}
+
+
+def test_a_sink_counts_as_written_what_the_service_has(spark) -> None:
+    """A redirected POST arrived as a GET without a body, and its row was written by the count."""
+    has = []
+
+    async def service(request: web.Request) -> web.Response:
+        if request.path.startswith("/to/"):
+            status = (301, 302, 307, 308, 200)[int(request.path.removeprefix("/to/")) % 5]
+            if status != 200:
+                return web.Response(status=status, headers={"Location": "/end"})
+        if request.method == "POST":
+            has.append((await request.json())["n"])
+        return web.json_response({})
+
+    async def send(n: int, session: aiohttp.ClientSession) -> None:
+        async with session.post(f"/to/{n}", json={"n": n}) as response:
+            await http.raise_for_status(response)
+
+    with serving(service) as url:
+        numbers = spark.range(50).withColumnRenamed("id", "n")
+        report = async_sink(numbers, send, resources=http.session(url), retry=RETRY)
+        assert sorted(has) == [n for n in range(50) if n % 5 > 1]
+        assert (report.written, report.failed) == (30, 20)
+        assert report.reasons == {"PermanentError 301": 10, "PermanentError 302": 10}
 
 
 def test_a_task_can_have_two_thousand_connections_in_use_at_once(spark, many: int) -> None:

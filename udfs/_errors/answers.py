@@ -4,74 +4,60 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import email.utils
 import inspect
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from typing import Any, NamedTuple
 
+from .bodies import (
+    LEAST_ERROR,
+    MOST_STATUS,
+    THROTTLING,
+    TRANSIENT,
+    USED_UP,
+    canonical,
+    codes_in,
+    parsed,
+    status_in,
+    wait_in,
+)
+from .broken import is_broken
 from .safe import tried
 from .traces import is_group, leaves, related
+from .waits import LONGEST_WAIT, number_in, read_each, seconds_of
 
 # Clients are read by the names of attributes, not by their classes: none has to be imported, and unknown ones work too.
 
-TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN = 429, 503, 403
+TOO_MANY_REQUESTS, UNAVAILABLE, OVERLOADED, FORBIDDEN = 429, 503, 529, 403
 # Instead of 0 seconds: a server whose clock differs seems to say "at once", and would be called without end.
 SHORT_WAIT = 1.0
-LONGEST_WAIT = 1e9  # seconds; a larger number is a time since 1970
-LONGEST_TEXT = 1000  # characters of a header that are read
 # Each header of a reset with the header of what is left until then.
 RESETS = {
     "x-ratelimit-reset-after": "x-ratelimit-remaining",
     "x-ratelimit-reset": "x-ratelimit-remaining",
-    "x-ratelimit-reset-requests": "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-tokens": "x-ratelimit-remaining-tokens",
+    "ratelimit-reset": "ratelimit-remaining",
+    **{f"x-ratelimit-reset-{unit}": f"x-ratelimit-remaining-{unit}" for unit in ("requests", "tokens")},
+    **{
+        f"anthropic-ratelimit-{unit}-reset": f"anthropic-ratelimit-{unit}-remaining"
+        for unit in ("requests", "tokens", "input-tokens", "output-tokens")
+    },
 }
 MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 NAMES = {*MILLISECONDS, *RESETS, *RESETS.values(), "retry-after", "date", "x-should-retry"}
-# Codes of botocore, whose services send them with a 400 too. LimitExceededException is not among them: it is a quota's,
-# and lasts.
-THROTTLING_CODES = {
-    "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
-    "TooManyRequestsException", "ProvisionedThroughputExceededException", "RequestLimitExceeded",
-    "BandwidthLimitExceeded", "SlowDown", "EC2ThrottledException", "PriorRequestNotComplete",
-}  # fmt: skip
-# Codes of an account that pays for no further call, whatever the call is: calls are accepted again when somebody has
-# changed the account, not when time has passed. A quota that is renewed every minute or day is a refusal.
-USED_UP = {
-    # OpenAI, and services with its interface
-    "insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached", "billing_not_active",
-    "organization_spend_limit_exceeded", "organization_usage_limit_exceeded", "project_spend_limit_exceeded",
-    # Anthropic
-    "billing_error", "contract_spend_limit_reached", "enforced_spend_limit_reached",
-    # Google and AWS
-    "BILLING_DISABLED", "OptInRequired", "SubscriptionRequiredException",
-}  # fmt: skip
-LEAST_ERROR = 400  # status
-# What services with the interfaces of Anthropic and OpenAI say in an answer that had begun with a 200, and the status
-# that it would have had.
-STATUSES = {
-    "rate_limit_error": 429, "rate_limit_exceeded": 429, "overloaded_error": 529, "api_error": 500, "server_error": 500,
-    "timeout_error": 504, **dict.fromkeys(USED_UP, 429),
-}  # fmt: skip
-CODES = ("code", "Code", "type", "error_code", "reason")
-LONGEST_BODY = 16 * 1024  # characters or bytes of a body that are read
+# What aiohttp says of an answer that it does not read: the next one has the same headers.
+BOUND = re.compile(r"[Gg]ot more than \d+ bytes|[Tt]oo many (?:headers|trailers) received")
 TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|[smhd])")
-DURATION = re.compile(f"(?:{PART.pattern})+")
-# Between the values of a header that came more than once, and not behind the weekday of a date.
-BETWEEN = re.compile(r",(?!\s*\d\d[ -])")
+# gRPC has one code for "call less often" and for a message of this row that is too large.
+TOO_LARGE = re.compile(r"larger than max|exceeds maximum size|message too large", re.IGNORECASE)
 # Python's own errors have no answer of a service in them, unless somebody has put one there.
 OF_PYTHON = {
     one for one in vars(builtins).values()
-    if isinstance(one, type) and issubclass(one, Exception) and not issubclass(one, (ExceptionGroup, UnicodeError))
+    if isinstance(one, type) and issubclass(one, Exception)
+    # These may come of an answer that could not be read.
+    and not issubclass(one, (ExceptionGroup, UnicodeError, AttributeError, AssertionError))
 }  # fmt: skip
 TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
@@ -98,19 +84,23 @@ class Answer(NamedTuple):
         status: the HTTP status; without one of an error that of the error in a body, as in the event of a stream that
             had begun with a 200. A `code` counts only if it is an `http.HTTPStatus`: databases, mail servers and
             websockets have codes of their own. An exception of aiohttp for an incomplete message has none.
-        refusal: a 429; botocore's code for it, with any status; a 503 that says when to call again; a 403 that says so,
-            or with `x-ratelimit-remaining: 0`; and what has a wait and no status. In a group one is enough.
+        refusal: a 429; AWS's code for it, with any status; a 503 or 529 that says when to call again; a 403 that says
+            so, or with `x-ratelimit-remaining: 0`; gRPC's RESOURCE_EXHAUSTED; and what has a wait and no status. In a
+            group one is enough.
         wait: the seconds that the service asks for, in the error, its headers or its body; of a refusal also those
             until a limit is reset: one with nothing left, else the longest. In a group the longest wait counts. Not
             negative nor NaN; 0 for a time in the past; `inf` is possible.
         quota: the code (of `USED_UP`) of an account of which no call will be accepted any more, with a status of an
             error.
+        may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, or
+            an answer that the client could not read.
     """
 
     status: int | None = None
     refusal: Refusal | None = None
     wait: float | None = None
     quota: str | None = None
+    may_pass: bool = False
 
 
 def answer_of(outcome: Any) -> Answer:
@@ -118,36 +108,40 @@ def answer_of(outcome: Any) -> Answer:
     if _has_no_answer(outcome):
         return Answer()
     # Each exception with its response, if it has one, the headers of both, and what was read of its body.
+    outcomes = _outcomes(outcome)
     said = [
         (one, response := _attribute(one, "response"), [*_headers(one, response)], _bodies(one, response))
-        for one in _outcomes(outcome)
+        for one in outcomes
     ]
-    status, asked = _status(said), _asked(said)
-    refusal, wait = _refusal(said, status, asked), asked
+    status, codes = _status(said), _codes(said)
+    asked = _asked(said, status)
+    refusal, wait = _refusal(said, status, codes, asked), asked
     if is_group(outcome):
         inside = [*map(answer_of, leaves(outcome))]
         refusal = _refusal_inside(inside) or refusal
         wait = max((one.wait for one in inside if one.wait is not None), default=asked)
     if wait is None and refusal is not None:
         wait = refusal.wait
-    return Answer(status, refusal, wait, _quota(said) if status is not None and status >= LEAST_ERROR else None)
+    is_error = status is not None and status >= LEAST_ERROR
+    quota = next((code for code in codes if code in USED_UP), None) if is_error else None
+    may_pass = refusal is None and (not TRANSIENT.isdisjoint(codes) or any(map(is_broken, outcomes)))
+    return Answer(status, refusal, wait, quota, may_pass)
 
 
-def error_code(body: str) -> str:
-    """The code or type of the error that the body of a response describes in JSON; empty if there is none."""
-    codes = [*_codes_in(body)]
-    return next((code for code in codes if code in USED_UP), next(iter(codes), ""))
-
-
-def wait_in(body: Any) -> float | None:
-    """The seconds to wait that the error in a body asks for, as Google's `RetryInfo` does; None without any."""
-    delays = (_item(detail, "retryDelay") for _, _, details in _errors_in(body) for detail in details)
-    return next((wait for delay in delays if (wait := seconds_until(delay, {})) is not None), None)
+def body_may_ask(status: int | None) -> bool:
+    """Whether a wait in a body counts: not in an error about the row."""
+    return status is None or status in (TOO_MANY_REQUESTS, FORBIDDEN) or status >= 500
 
 
 def is_of_a_broken_message(error: Any) -> bool:
     """Whether an HTTP message could not be read: it broke off, or is none."""
     return type(error).__module__ == "aiohttp.http_exceptions"
+
+
+def bound_of_aiohttp(error: BaseException) -> str | None:
+    """The bound of aiohttp that an answer is beyond, which is not read then; None if it failed for another reason."""
+    texts = (str(tried(one.__str__)) for one in related(error) if is_of_a_broken_message(one))
+    return next((found[0] for text in texts if (found := BOUND.search(text))), None)
 
 
 def headers_of(error: BaseException) -> list[Any]:
@@ -178,26 +172,24 @@ def _status(said: Said) -> int | None:
     holders = [holder for one, response, *_ in said for holder in (one, response) if holder is not None]
     found = next((status for status in map(_status_in, holders) if status is not None), None)
     if found is None or found < LEAST_ERROR:
-        told = (_status_told(body) for *_, bodies in said for body in bodies)
+        told = (status_in(body) for *_, bodies in said for body in bodies)
         return next((status for status in told if status is not None), found)
     return found
 
 
-def _status_told(body: Any) -> int | None:
-    """The status that the error in a body has, or would have had."""
-    for outer, error, _ in _errors_in(body):
-        for value in (_item(holder, name) for holder in (error, outer) for name in ("code", "type")):
-            status = STATUSES.get(value) if type(value) is str else value
-            if type(status) is int and LEAST_ERROR <= status <= 599:
-                return status
-    return None
+def _codes(said: Said) -> list[str]:
+    """The codes and types of the exceptions, and of the errors that the bodies of their responses describe."""
+    found = []
+    for one, _, _, bodies in said:
+        own = [_code(one), *_attributes(one, "type", "error_code", "reason")]
+        found += [*(canonical(code) for code in own if type(code) is str), *chain(*map(codes_in, bodies))]
+    return found
 
 
-def _refusal(said: Said, status: int | None, asked: float | None) -> Refusal | None:
-    for _, response, *_ in said:
-        if response is not None and _is_throttling(response):
-            status = TOO_MANY_REQUESTS
-    if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, FORBIDDEN):
+def _refusal(said: Said, status: int | None, codes: Sequence[str], asked: float | None) -> Refusal | None:
+    if not THROTTLING.isdisjoint(codes) or any(_is_exhausted(one) for one, *_ in said):
+        status = TOO_MANY_REQUESTS
+    if status not in (None, TOO_MANY_REQUESTS, UNAVAILABLE, OVERLOADED, FORBIDDEN):
         return None
     headers, wait = [found for _, _, both, _ in said for found in both], asked
     if wait is None and status is not None:
@@ -222,42 +214,12 @@ def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
     return Refusal(max(waits, default=None), all(refusal.may_retry for refusal in found))
 
 
-def _quota(said: Said) -> str | None:
-    """The first code or type that says so, of an exception or of the error that the body of its response describes."""
-    for one, _, _, bodies in said:
-        codes = [_code(one), *_attributes(one, "type", "error_code", "reason"), *chain(*map(_codes_in, bodies))]
-        if (found := next((code for code in codes if type(code) is str and code in USED_UP), None)) is not None:
-            return found
-    return None
-
-
 def _bodies(outcome: Any, response: Any) -> list[Any]:
     """The body of the response of an exception, as far as a client has read it: JSON, or what it has made of it."""
     found = [*_attributes(outcome, "body", "details"), response]
-    if response is not None:  # httpx's: no waiting
-        found.append(tried(lambda: response.content if response.is_stream_consumed is True else None))
-    return [body for body in found if type(body) in (dict, list, str, bytes)]
-
-
-def _codes_in(body: Any) -> Iterator[str]:
-    for outer, error, details in _errors_in(body):
-        yield from _texts([error])
-        for holder in (error, outer, *details):
-            yield from _texts(_item(holder, name) for name in CODES)
-
-
-def _errors_in(body: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
-    """The errors that a body describes: what each is in, the error itself, and its details."""
-    if type(body) in (str, bytes):
-        body = tried(lambda: json.loads(body[:LONGEST_BODY]))
-    for outer in body if type(body) is list else [body]:
-        error = _item(outer, "error", "Error")
-        details = _item(error, "details")
-        yield outer, error, details if type(details) is list else [details]
-
-
-def _texts(values: Iterable[Any]) -> Iterator[str]:
-    return (value for value in values if type(value) is str)
+    if response is not None:
+        found.append(_attribute(response, "_content"))  # of httpx and requests: their `content` may read, and wait
+    return [body for body in map(parsed, found) if type(body) in (dict, list)]
 
 
 def _outcomes(outcome: Any) -> list[Any]:
@@ -275,9 +237,9 @@ def _is_pythons(error: Any) -> bool:
     return type(error) in OF_PYTHON and not error.__dict__ and TEXTS_AND_NUMBERS.issuperset(map(type, error.args))
 
 
-def _asked(said: Said) -> float | None:
+def _asked(said: Said, status: int | None) -> float | None:
     for one, _, headers, bodies in said:
-        for wait in _waits(one, headers, bodies):
+        for wait in _waits(one, headers, bodies if body_may_ask(status) else ()):
             if wait is not None:
                 return max(0.0, wait)
     return None
@@ -285,7 +247,7 @@ def _asked(said: Said) -> float | None:
 
 def _status_in(holder: Any) -> int | None:
     for value in _statuses(holder):
-        if value is not None and issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= 599:
+        if value is not None and issubclass(type(value), int) and 100 <= (status := int.__int__(value)) <= MOST_STATUS:
             return status
     return None
 
@@ -305,11 +267,11 @@ def _statuses(holder: Any) -> Iterator[Any]:
 
 def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[Any]) -> Iterator[float | None]:
     if (asked := _attribute(outcome, "retry_after")) is not None:
-        yield tried(lambda: _seconds(asked, {}))
+        yield tried(lambda: seconds_of(asked, {}))
     for found in headers:
         for name in MILLISECONDS:
-            yield max((number / 1000 for number in _each(found.get(name), number_in)), default=None)
-        yield max(_each(found.get("retry-after"), partial(_seconds, headers=found)), default=None)
+            yield max((number / 1000 for number in read_each(found.get(name), number_in)), default=None)
+        yield max(read_each(found.get("retry-after"), partial(seconds_of, headers=found)), default=None)
     yield from map(wait_in, bodies)
 
 
@@ -340,18 +302,9 @@ def _of_limits(headers: Any) -> dict[str, Any]:
     return found
 
 
-def _seconds(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The seconds to wait, from a timedelta, an HTTP date, or what `seconds_until` reads."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if (wait := seconds_until(value, headers)) is not None:
-        return wait
-    return None if (date := _date(value)) is None else date.timestamp() - server_now(headers)
-
-
 def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
-    until = partial(seconds_until, headers=headers)
-    waits = {name: max(found) for name in RESETS if (found := _each(headers.get(name), until))}
+    until = partial(seconds_of, headers=headers)
+    waits = {name: max(0.0, *found) for name in RESETS if (found := read_each(headers.get(name), until))}
     if "x-ratelimit-reset-after" in waits:
         waits.pop("x-ratelimit-reset", None)  # the same time, by the server's clock
     left = {name: _left(headers, RESETS[name]) for name in waits}
@@ -360,50 +313,9 @@ def _reset(headers: Mapping[str, Any], *, may_have_left: bool) -> float | None:
     return max(spent or others, default=None)
 
 
-def seconds_until(value: Any, headers: Mapping[str, Any]) -> float | None:
-    """The seconds until a limit is reset, from a number of them, a time since 1970 in (milli)seconds, or `6m0s`."""
-    number = number_in(value)
-    if number is None:
-        text = value.strip() if type(value) is str and len(value) <= LONGEST_TEXT else ""
-        parts = PART.findall(text) if DURATION.fullmatch(text) else ()
-        return sum(float(count) * UNITS[unit] for count, unit in parts) if parts else None
-    if number >= LONGEST_WAIT:
-        number = (number if number < 100 * LONGEST_WAIT else number / 1000) - server_now(headers)
-    return max(0.0, number)
-
-
 def _left(headers: Mapping[str, Any], name: str) -> float | None:
-    left = min(_each(headers.get(name), number_in), default=None)
+    left = min(read_each(headers.get(name), number_in), default=None)
     return None if left is None else max(0.0, left)
-
-
-def each_of(value: Any) -> list[Any]:
-    """The values of a header: clients make one text of a header that came more than once."""
-    is_several = type(value) is str and "," in value and len(value) <= LONGEST_TEXT
-    return BETWEEN.split(value) if is_several else [value]
-
-
-def _each(value: Any, read: Callable[[Any], float | None]) -> list[float]:
-    return [found for one in each_of(value) if (found := read(one)) is not None]
-
-
-def number_in(value: Any) -> float | None:
-    """A number, or the one that a text is; None for anything else, and for NaN."""
-    if type(value) is bool or not issubclass(type(value), (int, float, str)):
-        return None
-    number = tried(lambda: None if issubclass(type(value), str) and len(value) > LONGEST_TEXT else float(value))
-    return None if number is None or math.isnan(number) else number
-
-
-def server_now(headers: Mapping[str, Any]) -> float:
-    """The time by the server's clock, if it sends one: two clocks may differ by more than the wait."""
-    return (_date(headers.get("date")) or datetime.now(UTC)).timestamp()
-
-
-def _date(text: Any) -> datetime | None:
-    date = tried(lambda: email.utils.parsedate_to_datetime(text[:LONGEST_TEXT])) if type(text) is str else None
-    # asctime of C has no time zone, and HTTP allows it.
-    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
 
 
 def _attributes(holder: Any, *names: str) -> list[Any]:
@@ -425,13 +337,14 @@ def _code(error: Any) -> Any:
         return None
 
 
-def _item(holder: Any, *names: str) -> Any:
-    return next((holder[name] for name in names if name in holder), None) if type(holder) is dict else None
+def _is_exhausted(error: Any) -> bool:
+    return grpc_code(error) == "RESOURCE_EXHAUSTED" and not TOO_LARGE.search(str(tried(lambda: error.details())))
 
 
-def _is_throttling(response: Any) -> bool:
-    """Whether a response of botocore, which is a dict, says so."""
-    return issubclass(type(response), dict) and tried(lambda: response["Error"]["Code"] in THROTTLING_CODES) is True
+def grpc_code(error: Any) -> Any:
+    """The name of the code in an error of gRPC; None for another error."""
+    is_grpc = any(kind.__name__ == "RpcError" for kind in type(error).__mro__)
+    return tried(lambda: error.code().name) if is_grpc else None
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:

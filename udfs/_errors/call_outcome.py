@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
-from .answers import Answer, answer_of, is_of_a_broken_message
+from .answers import Answer, answer_of, bound_of_aiohttp, grpc_code, is_of_a_broken_message
 from .exceptions import ResultError
 from .safe import tried
 from .task_faults import errnos_of, fault_of
@@ -66,10 +66,10 @@ _WORST_FIRST = (CallOutcome.THROTTLED, CallOutcome.DOWN, CallOutcome.ANSWERED, C
 def outcome_of(error: BaseException | None) -> CallOutcome:
     """The outcome of an attempt that ended with this error; None for one with a result.
 
-    A refusal (see `Answer`) is `THROTTLED`; 408 and 500 or more, timeouts and failures of connections are `DOWN`; every
-    other status is an answer. Python's own errors, such as a KeyError, are about the row or the function, and so are
-    those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst that is in it, in the order
-    `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
+    A refusal (see `Answer`) is `THROTTLED`; 408 and 500 or more, an answer that may pass, timeouts and failures of
+    connections are `DOWN`; every other status is an answer. Python's own errors, such as a KeyError, are about the row
+    or the function, and so are those of files and data, which are OSErrors too: `NOTHING`. A group counts as the worst
+    that is in it, in the order `THROTTLED`, `DOWN`, `ANSWERED`, `NOTHING`.
     """
     return CallOutcome.ANSWERED if error is None else outcome_with(error, answer_of(error))
 
@@ -83,6 +83,8 @@ def outcome_with(error: BaseException, answer: Answer) -> CallOutcome:
         return CallOutcome.ANSWERED
     if answer.refusal is not None:
         return CallOutcome.THROTTLED
+    if answer.may_pass:
+        return CallOutcome.DOWN
     if (status := answer.status) is not None:
         return CallOutcome.DOWN if status >= 500 or status == _REQUEST_TIMEOUT else CallOutcome.ANSWERED
     is_down = any(map(_is_of_the_connection, related(error)))
@@ -98,13 +100,15 @@ def _is_of_the_connection(error: BaseException) -> bool:
         return True
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
-    if is_of_a_broken_message(error) or (issubclass(kind, OSError) and _has_number_of_the_network(error)):
+    if is_of_a_broken_message(error):
+        return bound_of_aiohttp(error) is None
+    if issubclass(kind, OSError) and _has_number_of_the_network(error):
         return True
     names = _names(kind)
     return (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
-        or ("RpcError" in names and tried(lambda: error.code().name) in _GRPC_DOWN)  # type: ignore[attr-defined]
+        or grpc_code(error) in _GRPC_DOWN
     )
 
 

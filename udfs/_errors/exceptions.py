@@ -60,5 +60,9 @@ class FatalError(AsyncUDFError):
     option: str | None = None
 
 
+class CredentialsError(AsyncUDFError):
+    """No token that the service accepts can be had: no row's fault, so the task fails once no attempt is left."""
+
+
 class BudgetSpentError(AsyncUDFError):
     """A row is not called because its budget is spent; `on_spent` says what becomes of it."""

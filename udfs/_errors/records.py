@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from .broken import said_of_broken
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .safe import safe_repr, safe_str, shortened, type_name
 from .task_faults import advice, fault_of
@@ -87,9 +88,10 @@ def error_message(error: BaseException, *, redacted: bool = False) -> str:
     if is_group(error):
         inside = [error_text(leaf, redacted=redacted) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
-    if redacted and issubclass(type(error), AsyncUDFError):
-        return error.without_value or safe_str(error)  # type: ignore[attr-defined]
-    return safe_str(error)
+    if issubclass(type(error), AsyncUDFError):
+        return (redacted and error.without_value) or safe_str(error)  # type: ignore[attr-defined]
+    said = "" if redacted else said_of_broken(error)
+    return f"{safe_str(error)}: {said}" if said else safe_str(error)
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:

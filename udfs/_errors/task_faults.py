@@ -1,4 +1,4 @@
-"""Errors that are no row's fault: what belongs to another loop or thread, and too many open files or threads."""
+"""Errors that are no row's fault: of another loop or thread, of too many open files or threads, and of tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
+from .exceptions import CredentialsError
 from .traces import frames_of, is_raised_alone, replaced
 
 # asyncio's task throws these in where a future of another loop is awaited, in the user's own code. The second one is of
@@ -46,12 +47,14 @@ class TaskFault(enum.Enum):
     # The process, or the machine, has as many as it may have; with fewer calls in flight there are fewer.
     FILES = "files"
     THREADS = "threads"
+    TOKEN = "token"  # the service accepts none of the session's
 
 
 # A thread takes 8 MiB of addresses, and those of a Python worker are what the setting of Spark bounds.
 THREAD_LIMITS = "the limit (of the container: pids; of the user: ulimit -u; of Spark: spark.executor.pyspark.memory)"
 AT_A_LIMIT = (TaskFault.FILES, TaskFault.THREADS)
-LASTING = tuple(fault for fault in TaskFault if fault not in AT_A_LIMIT)  # another attempt ends like the first
+PASSING = (*AT_A_LIMIT, TaskFault.TOKEN)  # another attempt may go well
+LASTING = tuple(fault for fault in TaskFault if fault not in PASSING)  # another attempt ends like the first
 
 
 def fault_of(error: BaseException) -> TaskFault | None:
@@ -82,6 +85,9 @@ _ADVICE = {
     "lower {calls}, or raise the limit; python -m asyncudf doctor{asked} checks a machine",
     TaskFault.THREADS: "The worker may start no more threads, and each call in flight of a plain def or of "
     f"asyncio.to_thread runs in one: lower {{calls}}, or raise {THREAD_LIMITS}",
+    TaskFault.TOKEN: "The service accepts no token of http.session, which is no row's fault: look at what token= "
+    "returns; if new tokens are accepted late, give retry= longer delays; if the service answers so to single rows, "
+    "look at response.status before http.raise_for_status",
 }
 
 
@@ -98,12 +104,14 @@ def errnos_of(error: Any) -> Sequence[int]:
 @lru_cache(maxsize=256)
 def _is_suspect(kind: Any) -> bool:
     # Not kind.__name__: a metaclass may have one that raises.
-    return issubclass(kind, OSError) or type.__dict__["__name__"].__get__(kind) in _OF_LOOPS
+    return issubclass(kind, (OSError, CredentialsError)) or type.__dict__["__name__"].__get__(kind) in _OF_LOOPS
 
 
 def _fault_in(error: BaseException) -> TaskFault | None:
     if issubclass(type(error), OSError):  # of the type: isinstance would run code of a user's class
         return None if _OF_FILES.isdisjoint(errnos_of(error)) else TaskFault.FILES
+    if issubclass(type(error), CredentialsError):
+        return TaskFault.TOKEN
     if type(text := _text(error)) is not str:
         return None
     if type(error) is RuntimeError and text == "can't start new thread":

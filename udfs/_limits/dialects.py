@@ -6,13 +6,12 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from .._errors.answers import each_of, number_in, seconds_until, server_now
 from .._errors.checks import is_plain, text, unknown_name
 from .._errors.exceptions import OptionError
-from .._errors.safe import safe_repr, tried, type_name
+from .._errors.safe import safe_repr, type_name
+from .._errors.waits import each_of, number_in, seconds_until, server_now, time_in
 
 Headers = Mapping[str, Any]  # by names in lower case
 MOST = 1e12  # permits; more is no limit of a service
@@ -185,20 +184,14 @@ def _reset(value: Any, headers: Headers, period: float) -> float:
     wait = seconds_until(value, headers)
     is_time = number is not None and wait is not None and wait < number
     if wait is None:
-        wait, is_time = max(0.0, _time(value) - server_now(headers)), True
+        if (time := time_in(value)) is None:
+            raise ValueError
+        wait, is_time = max(0.0, time - server_now(headers)), True
     if is_time and "date" not in headers:
         wait = min(wait, period)  # by this machine's clock, which may be wrong by hours
     if wait > LONGEST_RESET:
         raise ValueError
     return wait
-
-
-def _time(value: Any) -> float:
-    """A time of RFC 3339, in seconds since 1970."""
-    time: datetime | None = tried(lambda: datetime.fromisoformat(value.strip())) if type(value) is str else None
-    if time is None:
-        raise ValueError
-    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
 
 DIALECTS: Mapping[str, Dialect] = {

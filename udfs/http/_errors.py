@@ -8,31 +8,38 @@ import contextlib
 import re
 import warnings
 from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from .._errors import answers
+from .._errors import answers, bodies
 from .._errors.call_outcome import CallOutcome, outcome_of
-from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.exceptions import AsyncUDFError, CredentialsError, OptionError
 from .._errors.records import is_fatal
-from .._errors.safe import one_line, presentable, safe_repr
-from .._errors.task_faults import AT_A_LIMIT, fault_of
+from .._errors.safe import one_line, presentable, safe_repr, tried
+from .._errors.task_faults import PASSING, fault_of
 from .._errors.traces import is_group, leaves, related
+from .._errors.waits import seconds_of
 from .._functions.async_function import FAIL_TASK
 
 if TYPE_CHECKING:
     import aiohttp
 
 
+_Error = TypeVar("_Error", bound="HTTPStatusError")
+
+Wait = float | str | timedelta | datetime | None
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
-BODY_LENGTH = 300  # characters that are shown; error pages are long, and their first line says the same
+LEAST_REDIRECT = 300  # status
+MOVED = (301, 302)  # statuses of which aiohttp makes a GET, after a POST
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class HTTPStatusError(AsyncUDFError):
-    """A response with a status of 400 or more; `raise_for_status` raises one of its three subclasses.
+    """A response with a status of 400 or more, or one that is no answer; one of its three subclasses is raised.
 
-    Tests of a function can make one themselves.
+    Tests of a function can make one themselves. `body` and `retry_after` may be whatever `error_for` takes.
 
     Attributes:
         status: the HTTP status, such as 503.
@@ -53,16 +60,16 @@ class HTTPStatusError(AsyncUDFError):
     """
 
     def __init__(
-        self, status: int, reason: str = "", body: str = "", retry_after: float | None = None, request: str = ""
+        self, status: int, reason: str = "", body: Any = "", retry_after: Wait = None, request: str = ""
     ) -> None:
         self.status: int = status
         self.reason: str = one_line(reason)
-        self.body: str = _excerpt(body)
-        self.retry_after: float | None = retry_after
+        self.body: str = bodies.excerpt(bodies.body_text(body))
+        self.retry_after: float | None = _wait_of(retry_after)
         self.headers: Mapping[str, str] = {}
         self.code: str = ""
         self.request: str = presentable(request)
-        wait = "" if retry_after is None else f", asks to wait {retry_after:g} s"
+        wait = "" if self.retry_after is None else f", asks to wait {self.retry_after:g} s"
         short = f"{status} {self.reason}".rstrip() + wait
         asked, said = f", {self.request}" if self.request else "", f": {self.body}" if self.body else ""
         super().__init__(f"{short}{asked}{said}")
@@ -70,17 +77,25 @@ class HTTPStatusError(AsyncUDFError):
 
 
 class ThrottledError(HTTPStatusError):
-    """The service asks for fewer calls: a 429, or another error that says when to call again, such as GitHub's 403."""
+    """The service asks for fewer calls: a 429, or another error that says when to call again, such as GitHub's 403.
+
+    AWS says it with a code too, whatever the status.
+    """
 
 
 class RetryableError(HTTPStatusError):
-    """The service cannot answer now, but may the next time: 408, 425, and 500 or more except 501 and 505."""
+    """The service cannot answer now, but may the next time: 408, 425, and 500 to 599 except 501 and 505.
+
+    So may one that has sent a broken answer, whose status is 200 to 299, has refused a token that can be renewed, or
+    says so by a code of AWS.
+    """
 
 
 class PermanentError(HTTPStatusError):
     """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
 
-    A quota that is used up is one too, with any status: no request will be accepted.
+    A quota that is used up is one too, with any status: no request will be accepted. So is a write that was redirected,
+    and not sent there; its status is 300 to 399.
     """
 
 
@@ -88,53 +103,90 @@ def error_class(status: int, retry_after: float | None) -> type[HTTPStatusError]
     """The class of the error for a status; `retry_after` is the wait that the response asks for."""
     if status == answers.TOO_MANY_REQUESTS or retry_after is not None:
         return ThrottledError
-    is_retryable = status in RETRYABLE or (status >= 500 and status not in NOT_RETRYABLE)
-    return RetryableError if is_retryable else PermanentError
+    is_of_the_service = 500 <= status <= bodies.MOST_STATUS and status not in NOT_RETRYABLE
+    return RetryableError if status in RETRYABLE or is_of_the_service else PermanentError
+
+
+def _class_by(code: str) -> type[HTTPStatusError] | None:
+    """The class of the error for a code that counts with any status; None for another code."""
+    if code in bodies.USED_UP:
+        return PermanentError
+    if code in bodies.THROTTLING:
+        return ThrottledError
+    return RetryableError if code in bodies.TRANSIENT else None
+
+
+def _wait_in(status: int, body: Any) -> float | None:
+    return bodies.wait_in(bodies.parsed(body)) if answers.body_may_ask(status) else None
+
+
+def _wait_of(value: Any) -> float | None:
+    """The seconds of a wait, 0 for a time in the past; None for what says nothing, as in a header."""
+    wait = None if bodies.is_missing(value) else seconds_of(value, {})
+    return None if wait is None else max(0.0, wait)
+
+
+def _status_of(value: Any) -> int:
+    """The status of an error, from a number or a text of its digits; OptionError for what is none."""
+    is_text = issubclass(type(value), str)
+    number = tried(lambda: int(value) if (value.strip().isdecimal() if is_text else int(value) == value) else 0)
+    if number is None or not bodies.LEAST_ERROR <= number <= bodies.MOST_STATUS:
+        raise OptionError(
+            f"status must be the HTTP status of an error, 400 to 599, not {safe_repr(value)}; a code of the service's "
+            "own belongs into body="
+        )
+    return int(number)
 
 
 def error_for(
-    status: int, reason: str = "", body: str = "", retry_after: float | None = None
+    status: int | str, reason: str = "", body: Any = "", retry_after: Wait = None
 ) -> ThrottledError | RetryableError | PermanentError:
     """The error that `raise_for_status` raises for such a response: for one item in the answer of a bulk endpoint.
 
-    A vectorized function returns it in its list of answers, and the row of this item has failed.
+    A vectorized function returns it in its list of answers, and the row of this item has failed. It takes what such
+    answers hold: None, NaN and what pandas has for a missing value say nothing.
 
     Args:
-        status: of the item, 400 or more.
-        reason, body: what the service says of it.
-        retry_after: seconds after which to send it again.
+        status: of the item, 400 to 599; a number, or a text of its digits.
+        reason: the text after the status.
+        body: what the service says of it: a text, bytes, or what JSON has, such as a dict. Its code counts as in a
+            response: that of a quota that is used up, and AWS's for throttling and for failures that pass.
+        retry_after: when to send it again: seconds as a number or a text, an HTTP date, a time of RFC 3339, a duration
+            such as "1m30s", a timedelta or a datetime. A text that says nothing of these is ignored, as in a header.
+            None: what Google's `RetryInfo` in the body says, if it is there.
 
     Raises:
-        OptionError: the status is not one of an error.
+        OptionError: the status is not one of an error, such as a code of the service's own; or `retry_after` is of
+            another type.
 
-    >>> error_for(429, retry_after=7.0), error_for(400, body='{"error": "no such field"}')
+    >>> error_for(429, retry_after="7"), error_for(400, body={"error": "no such field"})
     (ThrottledError('429, asks to wait 7 s'), PermanentError('400: {"error": "no such field"}'))
     """
-    if isinstance(status, bool) or not isinstance(status, int) or status < answers.LEAST_ERROR:
-        raise OptionError(f"status must be that of an error, 400 or more, not {safe_repr(status)}")
-    code = answers.error_code(body)
-    kind = PermanentError if code in answers.USED_UP else error_class(status, retry_after)
-    error = kind(status, reason, body, retry_after)
+    number, wait = _status_of(status), _wait_of(retry_after)
+    is_read = wait is not None or bodies.is_missing(retry_after)
+    if not is_read and (type(retry_after) is bool or not issubclass(type(retry_after), (str, float, int))):
+        raise OptionError(
+            f"retry_after must be seconds, a date, or a timedelta, not {safe_repr(retry_after)}; None if the service "
+            "does not say"
+        )
+    if wait is None:
+        wait = _wait_in(number, body)
+    code = bodies.error_code(body)
+    error = (_class_by(code) or error_class(number, wait))(number, reason, body, wait)
     error.code = code
     return error  # type: ignore[return-value]
-
-
-def _excerpt(body: str) -> str:
-    # Secrets are removed before the text is cut: half a URL does not look like one.
-    text = presentable(body[: 20 * BODY_LENGTH])
-    text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
-    return text if len(text) <= BODY_LENGTH else f"{text[: BODY_LENGTH - 3]}..."
 
 
 def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may succeed: a default for `retry_on=` that suits HTTP.
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
-    connections that fail or break, for too many open files, and for timeouts, `attempt_timeout=` among them. False for
-    a refusal with `x-should-retry: false`, for a quota that is used up, for every other status, for wrong certificates,
-    for clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a
-    result that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group
-    is retryable only if everything in it is.
+    connections that fail or break, for answers that a client could not read, such as half a JSON, for too many open
+    files, and for timeouts, `attempt_timeout=` among them. False for a refusal with `x-should-retry: false`, for a
+    quota that is used up, for every other status, for answers that aiohttp does not read, for wrong certificates, for
+    clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a result
+    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group is
+    retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
@@ -158,9 +210,9 @@ def is_retryable(error: BaseException) -> bool:
         return said.refusal.may_retry
     if any(issubclass(type(one), RetryableError) for one in related(error)):
         return True  # also with a status that is not: a 401 for which there is a new token
-    if said.status is not None:
+    if said.status is not None and not said.may_pass:
         return error_class(said.status, said.wait) is not PermanentError
-    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in AT_A_LIMIT
+    return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in PASSING
 
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
@@ -177,7 +229,9 @@ SECRET_LENGTH = 6  # characters; shorter ones occur in any text
 
 
 def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, None]:
-    """Raise an error if the status is 400 or more. For any other status the body is not read.
+    """Raise an error if the status is 400 or more; for POST, PUT, PATCH and DELETE, if it is 300 or more.
+
+    For any other status the body is not read. A 207 is none of these: its body has a status for each part.
 
     The class of the error says what to do next (`is_retryable` reads it). The error has the beginning of the body: at
     most 16 KiB are read, for at most 2 seconds. Secrets of the request's own headers and query are `***` in it, also
@@ -192,10 +246,11 @@ def raise_for_status(response: aiohttp.ClientResponse) -> Coroutine[Any, Any, No
         response: a response of aiohttp.
 
     Raises:
-        ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, or a 403 whose
-            `x-ratelimit-remaining` is 0.
-        RetryableError: 408, 425, and 500 or more except 501 and 505.
-        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status.
+        ThrottledError: the service asks for fewer calls: 429, any other error with a `Retry-After`, a 403 whose
+            `x-ratelimit-remaining` is 0, or a code of AWS for it.
+        RetryableError: 408, 425, 500 to 599 except 501 and 505, and codes of AWS for failures that pass.
+        PermanentError: every other status of 400 or more, and a quota that is used up, whatever its status; a write
+            that was redirected and not sent there.
         TypeError: not a response of aiohttp; most often the `await` or `async with` of the request is missing.
 
     >>> from asyncudf import http
@@ -252,7 +307,8 @@ class _Awaited(Coroutine[Any, Any, None]):
 
 
 async def _check(response: aiohttp.ClientResponse, status: int) -> None:
-    if status < 400:
+    if status < bodies.LEAST_ERROR:
+        _check_write(response, status)
         return
     try:
         body = await _beginning(response)
@@ -260,18 +316,63 @@ async def _check(response: aiohttp.ClientResponse, status: int) -> None:
         response.close()  # closes the connection only if the body is not at its end
     said = answers.answer_of(response)
     wait = said.wait
-    if wait is None and status in (answers.TOO_MANY_REQUESTS, answers.UNAVAILABLE):
-        wait = answers.wait_in(body)
+    if wait is None:
+        wait = _wait_in(status, body)
     kind = ThrottledError if said.refusal is not None else error_class(status, wait)
-    if getattr(response, "may_renew", False):  # a 401, and the session has a new token for the next attempt
+    refused = getattr(response, "refused", None)
+    if refused is not None:  # the session has a new token for the next attempt
         kind = RetryableError
     body = _without_own_secrets(body, response)
-    if (code := answers.error_code(body)) in answers.USED_UP:
-        kind = PermanentError
+    code = bodies.error_code(body)
+    kind = _class_by(code) or kind
     error = kind(status, response.reason or "", body, wait, f"{response.method} {response.url}")
     error.headers = answers.limit_headers(response)
     error.code = code
-    raise error
+    if refused is None:
+        raise error
+    error.refused = refused  # type: ignore[attr-defined]
+    is_lasting = response.token.refuses_all(status, body)  # type: ignore[attr-defined]
+    raise error from (CredentialsError("the service refuses the new token too") if is_lasting else None)
+
+
+def _check_write(response: aiohttp.ClientResponse, status: int) -> None:
+    """Raise an error for a write that was not done, though no status says so."""
+    history = getattr(response, "history", ())  # tests of users have responses of their own making
+    if getattr(history[0] if history else response, "method", "") not in WRITES:
+        return
+    if status >= LEAST_REDIRECT:
+        what = "it was redirected{}" if "Location" in response.headers else "it has no answer of its own"
+        what = f"{what}, so it may not be done; if it is, do not call raise_for_status for this status"
+        raise redirected(response, what, response.headers.get("Location"))
+    if not getattr(response, "knows_redirects", False):  # of a session of the user's own
+        for one in history:
+            if one.status in MOVED and one.method == "POST":
+                raise redirected(one, f"{BECAME_GET} look at the response yourself, with allow_redirects=False")
+
+
+BECAME_GET = "it was redirected{}, where a GET would go, and nothing was written; send it to that address, or"
+
+
+def redirected(response: Any, what: str, target: Any = None) -> PermanentError:
+    """The error of a request that was redirected; `what` has `{}` for where to."""
+    error = PermanentError(response.status, response.reason or "", request=f"{response.method} {response.url}")
+    to = f" to {presentable(str(target or response.headers.get('Location')))}"
+    return _noted(error, what.replace("{}", to), what.replace("{}", ""))
+
+
+def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
+    """The error of an answer that is not what the function reads it as; another attempt may get a whole one."""
+    kind = error_class(response.status, None) if response.status >= bodies.LEAST_ERROR else RetryableError
+    text = _without_own_secrets(_decoded(body[:BODY_BYTES], response), response)
+    error = kind(response.status, response.reason or "", text, request=f"{response.method} {response.url}")
+    return _noted(error, what)
+
+
+def _noted(error: _Error, what: str, without_value: str | None = None) -> _Error:
+    """The error with a remark, which may repeat the input if there is another one without it."""
+    error.args = (f"{error} ({what})",)
+    error.without_value = f"{error.without_value} ({without_value or what})"
+    return error
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> str:
@@ -283,6 +384,10 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
                 data += await response.read()  # the caller has read it already
             while len(data) < BODY_BYTES and (chunk := await response.content.read(BODY_BYTES - len(data))):
                 data += chunk
+    return _decoded(data, response)
+
+
+def _decoded(data: bytes | bytearray, response: aiohttp.ClientResponse) -> str:
     try:
         text = data.decode(response.charset or "utf-8", "replace")
     except (LookupError, ValueError):  # an unknown charset, or one that is no text encoding

@@ -16,8 +16,10 @@ from .._errors.answers import answer_of
 from .._errors.checks import Seconds, optional, positive_int, seconds, span, unknown_name
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import presentable, safe_repr
-from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
-from ._tokens import RenewedToken, Request, Token, called, responses
+from .._functions.async_function import CURRENT_CALL
+from ._errors import WRITES
+from ._responses import requesting, responses
+from ._tokens import RenewedToken, Request, Token, called
 
 if TYPE_CHECKING:
     import aiohttp
@@ -33,6 +35,8 @@ KEY = "Idempotency-Key"
 REPEATS = "_retry_connection"
 # Where aiohttp reads ~/.netrc, with `trust_env`. What it finds there would take the place of the session's own header.
 NETRC = "_get_netrc_auth"
+# What all methods of a session call; without it every redirect of a POST fails, also one that the function accepts.
+REQUEST = "_request"
 
 # A NAT or a load balancer forgets a connection that is silent for some minutes, and neither end learns of it. So the
 # system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
@@ -75,9 +79,17 @@ def session(
     called at the start of each task and may be `async def`. If one fails, the task fails, and Spark's retry calls it
     again.
 
-    A token is renewed before it ends, and when the service has answered 401: by one call of `token` at a time in a
-    task. `http.raise_for_status` makes a `RetryableError` of such a 401, so with `retry=` the request is made again, as
-    the next attempt, with the new token. If the service does not accept that one either, it is a `PermanentError`.
+    A token is renewed before it ends, and once when the service refuses with a 401, 403, 400 or 498 one that it had
+    accepted: by one call of `token` at a time in a task. `http.raise_for_status` makes a `RetryableError` of such an
+    answer, so with `retry=` the request is made again, as the next attempt, with the new token. If the service goes on
+    refusing all that it is given, or `token` fails, the task fails once a row has no attempt left. A 400 or 403 of some
+    rows, while others are answered, is theirs.
+
+    A POST that a 301 or 302 would make a GET of, and a write that is redirected to no address, raise a
+    `PermanentError`; `allow_redirects=True` or `False` in the request accepts them, as aiohttp treats them. What
+    aiohttp does not read, such as headers that are too long, is an `OptionError` that names the option. An answer of
+    2xx that `response.json()` or `response.text()` cannot decode, and an empty one of 200 for `json()`, is a
+    `RetryableError`.
 
     Args:
         base_url: the address of the service; requests are relative to it. `session.get("users")` of
@@ -97,7 +109,7 @@ def session(
             `cookie_jar`, `auth`, an SSL context for `ssl`, ... A `connector` has limits of its own: `connections`,
             `keep_alive` and `dns_cache` do not count then.
         **options: anything else that `aiohttp.ClientSession` or `aiohttp.TCPConnector` takes, such as
-            `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`.
+            `raise_for_status=http.raise_for_status`, `trust_env=True`, `limit_per_host=10`, `max_field_size=65536`.
 
     The secrets of `token`, `token_env`, `sign` and the function `headers` are sent to the origin of `base_url` alone
     (so they need a `base_url`), also if the function requests another address, or is redirected to one. There they go
@@ -196,8 +208,7 @@ class SessionFactory:
                 jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
         options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
-        if token is not None or TELL_LIMITS.get(None) is not None:
-            options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
+        options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
@@ -212,6 +223,8 @@ class SessionFactory:
             logger.warning(
                 "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
             )
+        if hasattr(client, REQUEST):
+            object.__setattr__(client, REQUEST, requesting(client._request))
         if self.base_url is not None and _has_authorization(secrets, token) and hasattr(client, NETRC):
             host = yarl.URL(self.base_url).host
             object.__setattr__(client, NETRC, partial(_elsewhere, host, client._get_netrc_auth))
@@ -282,6 +295,8 @@ def _requests(
             if is_ours and sign is not None:
                 self.headers.update(await called(sign, Request.of(self)))
             response = await super().send(conn)
+            if self.method in WRITES:
+                response.sent = self.body
             if used is not None:
                 response.token, response.used_token = token, used
             return response

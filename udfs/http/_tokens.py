@@ -6,17 +6,26 @@ import asyncio
 import dataclasses
 import inspect
 import math
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
+from .._errors.answers import TOO_MANY_REQUESTS, answer_of
 from .._errors.checks import is_number
-from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.exceptions import CredentialsError, OptionError
 from .._errors.safe import type_name
-from ._limits import tell_limits
+from .._functions.async_function import CallState
 
 EARLY, EARLY_SHARE = 60.0, 0.1  # seconds before its end, and share of its life, at which a token is renewed
+OF_CREDENTIALS = (401, 498)  # statuses
+REFUSALS = (*OF_CREDENTIALS, 400, 403)  # the last two are of rows too, and of many gateways for a token that has ended
+# If the service has refused a token for so many rows in turn, it is not because of them. It may refuse many rows with
+# a 400 or 403 that says nothing of the token, such as all of a customer.
+SOME_ROWS, MANY_ROWS = 10, 100
+OF_TOKENS = re.compile(r"token|credential|expired|api.?key", re.IGNORECASE)
+TRUSTED = 60.0  # seconds; a token that was given so shortly before has not ended yet
 Token = str | tuple[str, "float | timedelta | datetime"]
 
 
@@ -45,24 +54,47 @@ class Request:
         return cls(request.method, str(request.url), dict(request.headers), body)
 
 
+class _Token(str):
+    """One that was given; the same text that is given again is another object."""
+
+    __slots__ = ()
+
+
+class Refused(NamedTuple):
+    """What a row keeps of an attempt that was refused."""
+
+    token: str
+    accepted: int  # how many answers had accepted a token until then
+    tokens: int  # how many were refused for the row
+
+
 class RenewedToken:
     """The token of a session, renewed by one call at a time."""
 
     # _value: None: renew it before the next request
-    # _is_accepted: whether the service has accepted it; _is_second: the one before was refused
+    # _is_accepted: whether the service has accepted it; _is_second: the one before was refused, and it is not accepted
+    # _in_doubt: the one before was refused, and no row that it was refused for has been answered since
+    # _accepted: how many answers have accepted a token; _refused: of how many rows in a row it was refused
+    # _longest: the most such rows after which a token was accepted all the same: the refusals were theirs
 
     def __init__(self, function: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._function, self._clock = function, clock
-        self._value: str | None = None
+        self._value: _Token | None = None
         self._ends = self._renewed_at = math.inf
-        self._is_accepted = self._is_second = False
+        self._given_at = 0.0
+        self._is_accepted = self._is_second = self._in_doubt = False
+        self._accepted = self._refused = self._longest = 0
         self._renewing = asyncio.Lock()
+        self._failures, self._failure = 0, Exception()  # how many renewals have failed, and why the last one
 
     async def current(self) -> str:
         """The token, a new one if it is time for that."""
         if self._value is None or self._clock() >= self._renewed_at:
+            failures = self._failures
             async with self._renewing:
                 if self._value is None or self._clock() >= self._renewed_at:
+                    if self._value is None and self._failures > failures:  # the renewal that this call has waited for
+                        raise _not_renewed(self._failure) from self._failure
                     await self._renew()
         assert self._value is not None
         return self._value
@@ -75,44 +107,76 @@ class RenewedToken:
             if self._value is not None and now < self._ends:  # it is still good; the next time is later
                 self._renewed_at = now + (self._ends - now) / 2
                 return
-            if isinstance(error, OptionError):
-                raise
-            raise AsyncUDFError(f"token of http.session could not be renewed: {type_name(error)}") from error
+            self._failures, self._failure = self._failures + 1, error
+            raise _not_renewed(error) from error
         now = self._clock()
-        self._value, self._ends = value, now + life
+        self._value, self._given_at, self._ends = _Token(value), now, now + life
         self._renewed_at = self._ends - min(EARLY, EARLY_SHARE * life) if life < math.inf else math.inf
         self._is_accepted = False
 
-    def answered(self, used: str, status: int) -> bool:
-        """A request with this token was answered; returns whether a new token may mend a 401."""
-        if status != 401:
-            if used == self._value:
-                self._is_accepted, self._is_second = True, False
-            return False
-        if used != self._value:  # another call has renewed it meanwhile
-            return True
-        if self._is_second and not self._is_accepted:
-            return False
-        self._value, self._is_second = None, True
+    def answered(self, used: str, response: Any, call: CallState | None) -> Refused | None:
+        """A request with this token was answered, in this call of the function.
+
+        Returns:
+            for a request that the service may accept in another attempt, with a new token or later: what that attempt
+            has to know of this one.
+        """
+        status, error = response.status, getattr(call, "last_error", None)
+        before: Refused | None = getattr(error, "refused", None)
+        if status not in REFUSALS:
+            if status < 500 and status != TOO_MANY_REQUESTS:  # others may come from something before the service
+                self._has_accepted(used, before)
+            return None
+        if answer_of(response).refusal is not None:  # of GitHub: a 403 that asks for fewer calls
+            return None
+        is_other = before is None or before.token is not used
+        refused = Refused(used, self._accepted, (0 if before is None else before.tokens) + is_other)
+        if used is not self._value:  # another call has renewed it meanwhile
+            return refused
+        self._refused += is_other
+        return refused if self._may_mend(status, refused, before) else None
+
+    def _has_accepted(self, used: str, before: Refused | None) -> None:
+        self._accepted += 1
+        if used is self._value:
+            self._longest = max(self._longest, self._refused)
+            self._is_accepted, self._is_second, self._refused = True, False, 0
+            self._in_doubt = self._in_doubt and before is None
+
+    def _may_mend(self, status: int, refused: Refused, before: Refused | None) -> bool:
+        """Whether another attempt may mend a refusal of the token; if a new one is needed for that, it is renewed."""
+        is_young = self._clock() < self._given_at + TRUSTED
+        if not self._is_accepted:
+            if self._is_second:  # a service may accept a new token late
+                return True
+            if not self._accepted and status not in OF_CREDENTIALS:
+                return False
+        elif before is not None and (
+            refused.tokens > 2 or (refused.tokens == before.tokens and refused.accepted > before.accepted)
+        ):
+            self._longest, self._in_doubt = max(self._longest, self._refused, 1), False
+            return False  # it accepts the token from others
+        elif is_young and self._refused <= self._longest:
+            self._in_doubt = self._in_doubt and before is None
+            return False  # it refuses single rows with such a status
+        elif is_young and self._in_doubt and before is None and self._refused < SOME_ROWS:
+            return True  # the next attempt shows whether it accepts the token from others
+        self._value, self._is_second, self._in_doubt, self._refused = None, True, True, 0
         return True
 
+    def refuses_all(self, status: int, said: str) -> bool:
+        """Whether the service refuses whatever it is given; `said` is the body of its answer."""
+        if self._is_accepted or not self._is_second:
+            return False
+        if not self._accepted:
+            return status in OF_CREDENTIALS
+        is_clear = status in OF_CREDENTIALS or OF_TOKENS.search(said) is not None
+        return self._refused >= max(SOME_ROWS if is_clear else MANY_ROWS, 10 * self._longest)
 
-def responses(of: type[Any]) -> type[Any]:
-    """The class of responses that tell the function's limits, and the token of their request, what was answered."""
 
-    class OwnResponse(of):  # type: ignore[misc]
-        token: RenewedToken | None = None
-        used_token = ""
-        may_renew = False  # whether it is a 401 that a new token may mend
-
-        async def start(self, connection: Any) -> Any:
-            started = await super().start(connection)
-            tell_limits(self.headers)
-            if self.token is not None:
-                self.may_renew = self.token.answered(self.used_token, self.status)
-            return started
-
-    return OwnResponse
+def _not_renewed(error: Exception) -> CredentialsError:
+    why = str(error) if isinstance(error, OptionError) else type_name(error)  # others may show a secret
+    return CredentialsError(f"token of http.session could not be renewed: {why}")
 
 
 async def called(function: Any, *arguments: Any) -> Any:

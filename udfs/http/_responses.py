@@ -1,0 +1,156 @@
+"""What a session checks of its responses: writes that were redirected, bounds of aiohttp, and broken answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+from .._errors.answers import bound_of_aiohttp
+from .._errors.exceptions import OptionError
+from .._functions.async_function import CURRENT_CALL
+from ._errors import BECAME_GET, MOVED, WRITES, PermanentError, broken, redirected
+from ._limits import tell_limits
+from ._tokens import Refused, RenewedToken
+
+SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
+REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
+OK = 200
+# Whether the function has given `allow_redirects=` with a write, and so knows of redirects.
+DECIDED: ContextVar[bool] = ContextVar("asyncudf_redirects_decided")
+
+
+def responses(of: type[Any]) -> type[Any]:
+    """The class of a session's responses.
+
+    They tell the function's limits, and the token of their request, what was answered; and they raise an error for a
+    write that was redirected, for what aiohttp does not read, and for JSON or text that cannot be decoded.
+    """
+    import aiohttp
+
+    class OwnResponse(of):  # type: ignore[misc]
+        knows_redirects = True
+        sent: Any = None  # the body of the request, until the response begins
+        token: RenewedToken | None = None
+        used_token = ""
+        refused: Refused | None = None  # None: not because of the token
+
+        async def start(self, connection: Any) -> Any:
+            try:
+                started = await super().start(connection)
+            except aiohttp.ClientResponseError as error:
+                if (bound := bound_of_aiohttp(error)) is None:
+                    raise
+                raise OptionError(_too_much(bound)) from None  # aiohttp's own shows what it has read, such as a cookie
+            sent, self.sent = self.sent, None
+            tell_limits(self.headers)
+            if self.token is not None:
+                self.refused = self.token.answered(self.used_token, self, CURRENT_CALL.get(None))
+            if self.status in REDIRECTS and self.method in WRITES and not DECIDED.get(False):
+                _check_redirect(self, sent)
+            return started
+
+        async def json(self, **options: Any) -> Any:
+            try:
+                answer = await super().json(**options)
+            except (aiohttp.ContentTypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise broken(self, await self.read(), _why(error)) from error
+            if answer is None and self.status == OK and not (body := await self.read()).strip():
+                raise broken(self, body, "the body is empty, which is no JSON")
+            return answer
+
+        async def text(self, *encoding: Any, **options: Any) -> str:
+            try:
+                return await super().text(*encoding, **options)  # type: ignore[no-any-return]
+            except UnicodeDecodeError as error:
+                raise broken(self, await self.read(), _why(error)) from error
+
+    return OwnResponse
+
+
+def requesting(sent: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A session's `_request` that notes whether the function decides about redirects, and names the end of a loop."""
+    import aiohttp
+
+    async def request(method: str, url: Any, **options: Any) -> Any:
+        decides = "allow_redirects" in options and method.upper() in WRITES
+        before = DECIDED.set(True) if decides else None
+        try:
+            return await sent(method, url, **options)
+        except aiohttp.TooManyRedirects as error:
+            raise _of_a_loop(error.history) from error
+        finally:
+            if before is not None:
+                with contextlib.suppress(ValueError):  # it was not awaited to its end, and is collected elsewhere
+                    DECIDED.reset(before)
+
+    return request
+
+
+def _check_redirect(response: Any, sent: Any) -> None:
+    """Raise an error for a write that aiohttp would not send to where it is redirected to."""
+    import yarl
+
+    location = response.headers.get("Location") or response.headers.get("URI")
+    try:
+        target = yarl.URL() if location is None else response.url.join(yarl.URL(location))
+    except ValueError:
+        target = yarl.URL()
+    if target.scheme not in ("http", "https") or not target.host:
+        raise redirected(
+            response,
+            "it was redirected{}, which is no address of HTTP, and nothing was written; to look at such a response "
+            "yourself, give the request allow_redirects=False",
+            location or "nowhere",
+        )
+    if response.status in MOVED and response.method == "POST":  # others are sent again as they were
+        raise redirected(
+            response,
+            f"{BECAME_GET} accept such redirects with allow_redirects=True in the request",
+            target,
+        )
+    if response.status != SEE_OTHER and _is_sent_once(sent):
+        raise redirected(
+            response,
+            "it was redirected{}, and its body, of a generator or a stream, cannot be sent again; send bytes, or send "
+            "it to that address",
+            target,
+        )
+
+
+def _is_sent_once(body: Any) -> bool:
+    from aiohttp.payload import AsyncIterablePayload
+
+    # Without `consumed`, older aiohttps send an empty body the second time.
+    return isinstance(body, AsyncIterablePayload) or getattr(body, "consumed", False) is True
+
+
+def _of_a_loop(history: Any) -> PermanentError:
+    last = history[-1]
+    return redirected(
+        last,
+        f"{len(history)} redirects have not ended, the last one{{}}, and another attempt would not either; request the "
+        "address that has the answer, or allow more with max_redirects= in the request",
+        last.headers.get("Location"),
+    )
+
+
+def _too_much(bound: str) -> str:
+    return (
+        f"the service has answered, but aiohttp does not read the answer: {bound}; allow more, as in "
+        "http.session(URL, max_line_size=65536, max_field_size=65536) for its status line and its headers, and "
+        "max_headers=1000 for their number"
+    )
+
+
+def _why(error: Exception) -> str:
+    import aiohttp
+
+    if isinstance(error, aiohttp.ContentTypeError):
+        found = None if error.headers is None else error.headers.get("Content-Type")
+        return f"its content type is {found or 'missing'}, not JSON; response.json(content_type=None) reads it anyhow"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON: {error.msg}"
+    return f"it cannot be decoded: {error}"
