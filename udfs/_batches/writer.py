@@ -225,7 +225,7 @@ class Writer:
         over = [self._over(part, JobState.CANCELLED) for part in self._never_sent()]
         sent, refused, failed, used_up = self.progress.of("sent"), list[Event](), list[tuple[Part, OverJob]](), ""
         told = self._submitted.told(sent)
-        self.states, is_waiting, works = {}, bool(self.progress.of("intent")), self.progress.has_answers
+        self.states, is_waiting, works = {}, False, self.progress.has_answers
         for part in sent:
             said, error = told[part.id]["state"], told[part.id]["error"] or ""
             if said == BROKEN:
@@ -276,11 +276,12 @@ class Writer:
         divided = [(part, one) for part, one in failed if one.left == "apart"]
         alone = [(part, one) for part, one in failed if one.left != "apart" and part.is_piece]
         now = [one for part, one in failed if one.left != "apart" and not part.is_piece]
+        is_waiting = is_waiting or bool(self._next_wave())
         if JobState.WORKING in self.states.values():
             now += [one for _, one in divided]
         elif alone and not is_waiting:
-            part, one = min(alone, key=lambda pair: pair[0].requests)
-            self._add([_about(part, "refused", text=one.error)])
+            self._add([_about(part, "refused", text=one.error) for part, one in alone])
+            part, one = alone[0]
             raise AsyncUDFError(
                 f"all jobs of {self._work.name} have failed, also {part.job} with {things(part.requests, 'request')}: "
                 f"{one.error or 'the service does not say why'}. So the cause is hardly a request. No more jobs are "
@@ -288,8 +289,8 @@ class Writer:
             )
         elif divided and not is_waiting:
             now.append(min(divided, key=lambda pair: pair[0].requests)[1])
-        held = {one.part for one in now}
-        self.states |= {part.id: JobState.FAILED for part, one in failed if one.part not in held}
+        judged = {one.part for one in now}
+        self.states |= {part.id: JobState.FAILED for part, one in failed if one.part not in judged}
         return now
 
     def _divide(self) -> None:
