@@ -115,12 +115,21 @@ class Writer:
             self._settle()
 
     def cancel(self) -> None:
-        """Have all jobs cancelled, and send none any more."""
-        self._add([Event(0.0, "", "cancelled")])
-        if self._work.service.can_find:
-            lost = self.progress.of("intent")
-            found = self._submitted.told(lost, Ask.FIND)
-            self._add([_about(part, "sent", job=job) for part in lost if (job := found[part.id]["error"])])
+        """Have all jobs cancelled, and send none any more.
+
+        Raises:
+            AsyncUDFError: the service does not say whether it has a job; then none is cancelled.
+        """
+        lost = self.progress.of("intent") if self._work.service.can_find else []
+        found = self._submitted.told(lost, Ask.FIND)
+        for answer in found.values():
+            if answer["state"] in (SILENT, BROKEN):
+                raise AsyncUDFError(
+                    "nothing is cancelled, as the service does not say whether it has a job that may have been sent: "
+                    f"{answer['error']}. Call cancel again"
+                )
+        sent = [_about(part, "sent", job=job) for part in lost if (job := found[part.id]["error"])]
+        self._add([Event(0.0, "", "cancelled"), *sent])
         for (attempt, name), answer in self._submitted.told(self.progress.of("sent"), Ask.CANCEL).items():
             if answer["state"] in (SILENT, BROKEN):  # it may be over already: its state says that
                 logger.warning("part %s of attempt %d is not cancelled: %s", name, attempt, answer["error"])

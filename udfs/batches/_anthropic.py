@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -62,8 +63,9 @@ class AnthropicBatches(CachedClient, BatchService):
     def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
         if self.client.messages.batches.retrieve(job).archived_at is not None:
             return
-        # The lines as they are: the client takes a result of a type that it does not know for one that succeeded.
-        with self.client.messages.batches.with_streaming_response.results(job) as response:
+        # The lines as they were sent: the client takes a result of a type that it does not know for one that succeeded.
+        # (Some of its versions have no `with_streaming_response.results`.)
+        with contextlib.closing(self.client.messages.batches.results(job).http_response) as response:
             yield from answers_of(lines_of(response), _answer)
 
     def cancel(self, job: str) -> None:
