@@ -6,7 +6,7 @@ goes through "planned", "intent" (it may have been sent from now on), "sent" (th
 
 The requests of a job that has failed as a whole are apart: they are in smaller parts of the same attempt, the pieces,
 which are planned by the event "apart". A piece is called like its part and one letter: "a" and "b" are halves, "r" is
-the rest without the requests that are to blame.
+the rest without the invalid requests that the service has named.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Part:
 
     @property
     def in_halves(self) -> bool:
-        """Whether its pieces are halves: it is not known which requests are to blame, or there are always more."""
+        """Whether its pieces are halves: it is not known which requests are invalid, or there are always more."""
         return self.outcome.apart == self.requests or self.name.count(REST) >= MOST_RESTS
 
     @property

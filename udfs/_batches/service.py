@@ -146,8 +146,8 @@ class BatchService(ABC):
         two pairs with the same key the first answer counts, and an exception only if there is no answer. If it raises,
         it is called again, and what it gave before does not count.
 
-        Of a job that has failed as a whole, an exception such as `http.error_for(400)` says that this request is to
-        blame: it is a dead letter, and the others are sent again without it.
+        Of a job that has failed as a whole, an exception such as `http.error_for(400)` says that this request is
+        invalid: it is a dead letter, and the others are sent again without it.
         """
 
     @abstractmethod

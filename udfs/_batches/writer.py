@@ -34,8 +34,8 @@ logger = logging.getLogger("asyncudf")
 
 TRIES = 4  # to send or to fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
-FEW_REQUESTS = 20  # of a submission: if all their jobs fail, each of them may be to blame
-MOST_PIECES = 1_000  # of a submission; after that all requests of a job that fails are to blame
+FEW_REQUESTS = 20  # of a submission: if all their jobs fail, each of them may be invalid
+MOST_PIECES = 1_000  # of a submission; after that all requests of a job that fails are dead letters
 QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
 LONGEST_SILENCE = 60.0  # seconds, after a service did not answer
 
@@ -245,7 +245,7 @@ class Writer:
                 continue
             state = JobState(said)
             one = self._over(part, state, told[part.id]["answers"], error)
-            if state is JobState.FAILED and not USED_UP.isdisjoint(re.findall(r"\w+", error)):
+            if state is JobState.FAILED and not self.progress.is_cancelled and _says_used_up(error):
                 used_up = f"job {part.job} has failed, as a quota of the service is used up: {error}"
                 refused.append(_about(part, "refused", text=error))
             elif state is JobState.FAILED:
@@ -260,7 +260,13 @@ class Writer:
                 self.states[part.id] = state
                 is_waiting = True
         self._add(refused)
-        over += self._to_blame(failed, works=works, is_waiting=is_waiting)
+        self._fetch([*over, *self._to_divide(failed, works=works, is_waiting=is_waiting)])
+        if used_up:
+            raise AsyncUDFError(f"{used_up}. Its requests are kept, and sent again with the next wait")
+
+    def _fetch(self, over: Sequence[OverJob]) -> None:
+        """Settle the parts of jobs that are over."""
+        sent = self.progress.of("sent")
         for wave in _waves(over):
             task = SettleTask(
                 self._work, self._submitted.declared, over={one.part: one for one in wave}, store=self._store
@@ -271,14 +277,12 @@ class Writer:
             self._add([_about(parts[name], "trouble", text=text) for name, text in troubles])
             for name, text in troubles:
                 self._trouble(parts[name].id, f"cannot be fetched: {text}")
-        if used_up:
-            raise AsyncUDFError(f"{used_up}. Its requests are kept, and sent again with the next wait")
 
-    def _to_blame(self, failed: Sequence[tuple[Part, OverJob]], *, works: bool, is_waiting: bool) -> list[OverJob]:
-        """Those of the jobs that have failed whose requests are divided, or are to blame; the others stay as they are.
+    def _to_divide(self, failed: Sequence[tuple[Part, OverJob]], *, works: bool, is_waiting: bool) -> list[OverJob]:
+        """Those of the jobs that have failed whose requests are divided, or are dead letters; the others stay as they are.
 
-        While no job `works`, the cause may be the account: then one job is divided at a time, and no request is to
-        blame.
+        While no job `works`, the cause may be the account: then one job is divided at a time, and no request is a dead
+        letter.
         """
         if works or self.progress.is_cancelled or self._submitted.requests < FEW_REQUESTS:
             return [one for _, one in failed]
@@ -319,7 +323,7 @@ class Writer:
             answers = None
         left = "failed" if is_last else "again"
         if state is JobState.FAILED and not self.progress.is_cancelled:
-            # Its requests are not to blame, so that it costs none of their attempts; one that is alone is.
+            # It may be another request's fault, and costs no attempt; a request that is alone is the invalid one.
             if part.requests > 1 and sum(one.is_piece for one in self.progress.parts) < MOST_PIECES:
                 left = "apart"
             elif part.is_piece:
@@ -358,6 +362,11 @@ class Writer:
 
 def _about(part: Part, kind: str, **values: Any) -> Event:
     return Event(0.0, "", kind, part.attempt, part.name, part.turn, **values)
+
+
+def _says_used_up(error: str) -> bool:
+    """Whether it has the code of an account that pays for no further call."""
+    return not USED_UP.isdisjoint(re.findall(r"\w+", error))
 
 
 def _waves(over: Sequence[OverJob]) -> Iterator[list[OverJob]]:
