@@ -279,7 +279,7 @@ class Writer:
                 self._trouble(parts[name].id, f"cannot be fetched: {text}")
 
     def _to_divide(self, failed: Sequence[tuple[Part, OverJob]], *, works: bool, is_waiting: bool) -> list[OverJob]:
-        """Those of the jobs that have failed whose requests are divided, or are dead letters; the others stay as they are.
+        """Those of the failed jobs whose requests are divided, or are dead letters; the others stay as they are.
 
         While no job `works`, the cause may be the account: then one job is divided at a time, and no request is a dead
         letter.
