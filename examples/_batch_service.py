@@ -49,7 +49,7 @@ class BatchModelService:
         job = self._jobs[request.match_info["job"]]
         if job["status"] == "in_progress":
             content = self._files[int(job["input_file_id"].removeprefix("file-"))]
-            answers = [self._answer(json.loads(line)) for line in content.splitlines()]
+            answers = [self._answer(json.loads(line)) for line in content.split(b"\n") if line]
             job["output_file_id"] = self._keep("\n".join(map(json.dumps, answers)).encode())
             job["request_counts"] = {"total": len(answers), "completed": len(answers), "failed": 0}
             job["status"] = "completed"

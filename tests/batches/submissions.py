@@ -160,9 +160,14 @@ def disk_of(numbers: Sequence[int]) -> Disk:
 
 def values(disk: Disk) -> dict[int, int]:
     """The result of each number that has one."""
-    return {row[0]: end["value"] for key, row in disk.rows if (end := disk.final()[key])["kind"] == "ok"}
+    return {n: end["value"] for n, end in _ends(disk).items() if end["kind"] == "ok"}
 
 
 def errors(disk: Disk) -> dict[int, dict[str, Any]]:
     """The error of each number that is a dead letter."""
-    return {row[0]: end["error"] for key, row in disk.rows if (end := disk.final()[key])["kind"] == "failed"}
+    return {n: end["error"] for n, end in _ends(disk).items() if end["kind"] == "failed"}
+
+
+def _ends(disk: Disk) -> dict[int, dict[str, Any]]:
+    ends = disk.final()
+    return {row[0]: ends[key] for key, row in disk.rows if key in ends}

@@ -31,6 +31,9 @@ class Program:
         self.kills = rng.choice([0, 0.02, 0.08, 0.2])
         self.left = 40  # accidents; then all goes well
         self.bad = {n: rng.random() for n in range(12)}
+        # Requests that make each job fail that they are in; the service may say which.
+        self.poison = {n for n in range(12) if rng.random() < 0.15} if rng.random() < 0.4 else set()
+        self.names = rng.choice([0, 1, 9])
         self.service.answer, self.service.ends, self.service.lines = self.answer, self.ends, self.lines
         self.service.step = self.asked
         self.writers_that_died = 0
@@ -66,15 +69,29 @@ class Program:
         ends += [(0.22, NotAnsweredError("late")), (0.24, {"no": 1})]
         return next((end for share, end in ends if chance < share), {"value": 2 * body["n"]})
 
+    def poisoned(self, job: str) -> list[str]:
+        return [request.key for request in self.service.jobs[job][1] if request.body["n"] in self.poison]
+
     def ends(self, job: str) -> str:
+        if self.poisoned(job):
+            return "failed"
         if not self.accident(0.5):
             return "ended"
         return self.random.choice(["working", "working", "expired", "cancelled", "failed", "refused"])
 
     def lines(self, job: str, found: list[Any]) -> list[Any]:
         self.random.shuffle(found)
+        found += [(key, http.error_for(400)) for key in self.poisoned(job)[: self.names]]
         if self.accident(0.1):
             return found[: len(found) // 2]
+        if self.accident(0.1) and found:
+            damaged = NotAnsweredError("a line that nobody can read")
+            damaged.is_damaged = True
+            found[0] = (found[0][0], damaged)
+        if self.random.random() < 0.2:  # an answer counts, whatever else is said about its request
+            found = [*((key, NotAnsweredError("not yet")) for key, _ in found[:2]), *found]
+        if self.accident(0.1):
+            return [*found[:1], self.random.choice([(None, 1), ([], 1), (7, 1)]), *found[1:]]
         return [*found, *found[:2], ("0" * 32, {"value": 7})] if self.random.random() < 0.3 else found
 
     def play(self) -> None:
@@ -103,14 +120,17 @@ class Program:
             assert (service.twice, progress.may_be_twice) == (0, 0)
         assert service.twice <= self.writers_that_died, "at most one job for each"
         assert max((body for _, body in self.asked_of), default=1) <= self.attempts
+        assert len(service.jobs) <= 60 + 20 * self.attempts, "no job is divided for ever"
         keys = {key for key, _ in service.jobs.values()}
         assert len(keys) + service.twice == len(service.jobs)
         if self.budgets and not progress.may_be_twice:
             billed = sum(service.billed.values())
             assert progress.spent(1)[0] <= 2 * billed + 5 * sum(self.asked_of.values())
         # A row is dead only after all its attempts, or for an error that lasts, or because it could not be asked.
+        # Requests that make a job fail have no result, and the others have what they would have without them.
+        assert not self.poison & good.keys()
         for n, error in bad.items():
-            lasts = error["status"] == 400
+            lasts = error["status"] == 400 or "its job has failed" in error["message"]
             assert lasts or self.is_cancelled or error["attempts"] == self.attempts, (n, error)
 
     def progress(self) -> Any:

@@ -55,13 +55,15 @@ class GeminiServer:
         about: dict[str, Any] = {"state": self.state, "displayName": self.jobs[name]["displayName"], "name": name}
         if self.state == "BATCH_STATE_SUCCEEDED":
             rows = []
-            for line in self.files[self.jobs[name]["input"]].splitlines():
+            for line in self.files[self.jobs[name]["input"]].split(b"\n")[:-1]:
                 one = json.loads(line)
                 text = one["request"]["contents"][0]["parts"][0]["text"]
                 content = {"parts": [{"text": text.upper()}], "role": "model"}
                 good = {"response": {"candidates": [{"content": content}]}}
                 rows.append({"key": one["key"], **({"error": {"code": 8}} if text == "bad" else good)})
-            self.files["files/out"] = "\n".join(map(json.dumps, rows)).encode()
+            damaged = [{"response": {}}, ["key"], {"key": rows[1]["key"], "response": {}}]
+            lines = [json.dumps(row, ensure_ascii=False) for row in [*damaged, *rows]]
+            self.files["files/out"] = "\n".join(["", '{"key": ', *lines, ""]).encode()
             about["output"] = {"responsesFile": "files/out"}
         return web.json_response({"name": name, "metadata": about})
 
@@ -70,7 +72,7 @@ def test_the_class_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     (code,) = [block for block in blocks if "class GeminiBatches" in block]
     names: dict[str, Any] = {"BatchService": BatchService, "JobStatus": JobStatus}
-    exec(f"import json, tempfile\n{code}", names)
+    exec(f"import contextlib, json, tempfile\n{code}", names)
     server = GeminiServer()
     with serving(server.handle) as url:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
@@ -78,7 +80,7 @@ def test_the_class_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
         service: BatchService = names["GeminiBatches"]()
         requests = [
             BatchRequest(f"{n:032x}", {"contents": [{"role": "user", "parts": [{"text": text}]}]})
-            for n, text in enumerate(["oslo", "bad"])
+            for n, text in enumerate(["oslo\u2028\x85", "bad"])
         ]
         job = service.submit(requests, "a key")
         assert service.poll(job).state is JobState.QUEUED
@@ -86,7 +88,7 @@ def test_the_class_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
         server.state = "BATCH_STATE_SUCCEEDED"
         assert service.poll(job).state is JobState.ENDED
         found = dict(service.fetch(job))
-        assert found[requests[0].key]["candidates"][0]["content"]["parts"][0]["text"] == "OSLO"
+        assert found[requests[0].key]["candidates"][0]["content"]["parts"][0]["text"] == "OSLO\u2028\x85"
         assert isinstance(found[requests[1].key], NotAnsweredError)
         service.cancel(job)
         assert service.poll(job).state is JobState.CANCELLED

@@ -84,3 +84,14 @@ def test_parts_without_a_job_weigh_nothing_in_the_queue() -> None:
     progress = Progress(events, can_find=False)
     assert progress.queued == 3.0
     assert [part.has_job for part in progress.parts] == [False, True, False]
+
+
+def test_requests_of_a_job_that_failed_are_not_done_before_their_pieces_are() -> None:
+    """A process may die between the two events: the rows would be in no result and no dead letter."""
+    events = [planned(), FORMED, about("settled", apart=9, failed=1)]
+    progress = Progress(events, can_find=False)
+    assert (progress.is_attempt_over, progress.is_done, progress.parts[0].is_to_divide) == (False, False, True)
+    events += [about("apart"), planned("ar", requests=9)]
+    progress = Progress(events, can_find=False)
+    assert (progress.is_done, progress.parts[0].is_to_divide, progress.parts[1].is_piece) == (False, False, True)
+    assert Progress([*events, about("settled", "ar", ok=9)], can_find=False).is_done

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
+from openai import APIStatusError, InternalServerError, OpenAI
 
 from asyncudf import OptionError, http
 from asyncudf._errors.answers import answer_of
@@ -23,6 +25,7 @@ from asyncudf.batches import (
     NotAnsweredError,
     OpenAIBatches,
 )
+from asyncudf.batches._clients import lines_of
 from tests.kit.provider_batches import AnthropicServer, OpenAIServer, Provider, json_error, providing
 
 pytestmark = pytest.mark.services
@@ -127,15 +130,206 @@ def test_openai_says_after_a_while_that_the_queue_of_tokens_was_full() -> None:
         assert "Enqueued token limit" in service.poll(second).error
 
 
-def test_openai_says_why_a_job_has_failed_and_has_no_answers_of_it() -> None:
-    server = OpenAIServer()
-    server.ended = lambda job: "failed"
+def failed(service: BatchService) -> tuple[str, JobStatus]:
+    """A job that was sent and has failed."""
+    job = service.submit(REQUESTS, "a")
+    return job, over(service, job)
+
+
+@pytest.mark.parametrize("file", ["whole", 404, 403, 500])
+def test_openai_names_the_requests_because_of_which_a_job_has_failed(file: Any) -> None:
+    """By their lines in the file of requests; if nobody gives the file, by none."""
+    server, requests = OpenAIServer(), [BatchRequest(f"{n:032x}", {"messages": [], "n": n}) for n in range(6)]
+    server.rejects = lambda body: "no such field" if body["n"] in (0, 4) else None
     with providing(server) as url:
         service = OpenAIBatches(client=partial(openai_client, url))
-        job = service.submit(REQUESTS, "a")
-        assert service.poll(job).state is JobState.WORKING, "validated"
-        assert over(service, job).error == "line 1 is no JSON"
+        job = service.submit(requests, "a")
+        assert over(service, job) == JobStatus("failed", 0, "; ".join(["invalid_request: no such field"] * 2))
+        if file == "whole":
+            found = dict(service.fetch(job))
+            assert {key: (type(error), error.status) for key, error in found.items()} == {
+                requests[n].key: (http.PermanentError, 400) for n in (0, 4)
+            }
+            assert "no such field" in str(found[requests[0].key])
+            return
+        server.gone = {server.jobs[job]["input_file_id"]: file}
+        if file == 500:
+            with pytest.raises(InternalServerError):
+                list(service.fetch(job))
+        else:
+            assert list(service.fetch(job)) == []
+
+
+def test_openai_has_failed_a_job_without_a_line() -> None:
+    server = OpenAIServer()
+    server.rejects, server.names_lines = (lambda body: "bad"), False
+    with providing(server) as url:
+        service = OpenAIBatches(client=partial(openai_client, url))
+        job, status = failed(service)
+        assert status == JobStatus("failed", 0, "invalid_request: bad")
         assert list(service.fetch(job)) == []
+
+
+SEPARATORS = "\u2028 \u2029 \x85 \x1c \x0b \x0c \r \n \\ \N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content,
+        lambda content: content.rstrip(b"\n"),
+        lambda content: content.replace(b"\n", b"\r\n"),
+        lambda content: b"\xef\xbb\xbf" + content,
+        lambda content: content.replace(b"\n", b"\n\n  \n\r\n"),
+        lambda content: b"\n".join(reversed(content.split(b"\n"))),
+        lambda content: b" " * 2**20 + content,
+    ],
+    ids=["as it is", "no end", "CRLF", "byte order mark", "blank lines", "blank at the start", "a long line"],
+)
+def test_lines_end_at_a_line_feed_alone(provider: tuple[Provider, BatchService], change: Any) -> None:
+    """One U+2028 in an answer, which JSON may have as it is, made a job that was paid for impossible to collect."""
+    server, service = provider
+    server.answer, server.lines = (lambda body: SEPARATORS), change
+    job = service.submit(REQUESTS, "key")
+    assert over(service, job).answers == 4
+    assert {key: text_of(answer) for key, answer in service.fetch(job)} == {one.key: SEPARATORS for one in REQUESTS}
+
+
+def test_a_line_that_is_cut_anywhere_between_two_pieces_of_the_response_is_whole() -> None:
+    content = '{"custom_id": "1", "é\u2028": 1}\r\n\n{"custom_id": "2"}'.encode()
+    whole = [line.strip() for line in content.split(b"\n") if line.strip()]
+    for size in range(1, len(content) + 1):
+        pieces = [content[start : start + size] for start in range(0, len(content), size)]
+        found = lines_of(SimpleNamespace(iter_bytes=lambda pieces=pieces: iter(pieces)))
+        assert [line.strip() for line in found] == whole
+
+
+OPENAI_LINES: list[Any] = [
+    {"response": {"status_code": 0, "request_id": "", "body": {}}, "error": None},
+    {"response": {"status_code": 200, "body": {}}},
+    {"response": {"status_code": 200, "body": None}},
+    {"response": {"status_code": 200}},
+    {"response": {"status_code": 200, "body": "<html>"}},
+    {"response": {"status_code": "200", "body": {"a": 1}}},
+    {"response": {"status_code": 302, "body": {"a": 1}}},
+    {"response": {"status_code": 700, "body": {"a": 1}}},
+    {"response": {}},
+    {"response": None, "error": None},
+    {"response": "none", "error": []},
+    {},
+]
+ANTHROPIC_LINES: list[Any] = [
+    {"result": {"type": "paused"}},
+    {"result": {"type": "paused", "message": {"content": []}}},
+    {"result": {"type": None}},
+    {"result": {"type": ["succeeded"]}},
+    {"result": {"type": "succeeded"}},
+    {"result": {"type": "succeeded", "message": {}}},
+    {"result": {"type": "errored"}},
+    {"result": {"type": "errored", "error": None}},
+    {"result": {}},
+    {"result": "succeeded"},
+    {"result": None},
+    {},
+]
+
+
+def in_place_of(key: str, line: Any) -> Any:
+    """The file in which the line of a request is another one."""
+    text = line if isinstance(line, bytes) else json.dumps({"custom_id": key, **line}).encode()
+    return lambda content: b"\n".join(text if key.encode() in one else one for one in content.split(b"\n"))
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_line_without_an_answer_is_a_request_without_one_and_all_others_count(
+    provider: tuple[Provider, BatchService], number: int
+) -> None:
+    """It was taken for an answer, or nothing of the job could be fetched."""
+    server, service = provider
+    lines = OPENAI_LINES if isinstance(service, OpenAIBatches) else ANTHROPIC_LINES
+    server.lines = in_place_of(REQUESTS[1].key, lines[number])
+    job = service.submit(REQUESTS, "key")
+    over(service, job)
+    found = dict(service.fetch(job))
+    error = found.pop(REQUESTS[1].key)
+    assert {text_of(answer) for answer in found.values()} == {"yes"}
+    assert (len(found), type(error), error.is_damaged) == (3, NotAnsweredError, False)
+    assert "the request has no answer" in str(error)
+    assert "html" not in error.without_value
+
+
+@pytest.mark.parametrize("error", [{"code": None}, "no", {"code": "odd"}, ["no"], {"code": ["x"]}, 5])
+def test_openai_may_write_an_error_in_any_form(error: Any) -> None:
+    server = OpenAIServer()
+    server.lines = in_place_of(REQUESTS[1].key, {"response": None, "error": error})
+    with providing(server) as url:
+        service = OpenAIBatches(client=partial(openai_client, url))
+        job = service.submit(REQUESTS, "key")
+        over(service, job)
+        found = dict(service.fetch(job))
+        assert type(found[REQUESTS[1].key]) is http.RetryableError
+        assert len(found) == 4
+
+
+@pytest.mark.parametrize("error", [{"type": "error"}, {"error": "no"}, {"error": {"type": ["x"]}}, {"error": None}])
+def test_anthropic_may_write_an_error_in_any_form(error: Any) -> None:
+    server = AnthropicServer()
+    server.lines = in_place_of(REQUESTS[1].key, {"result": {"type": "errored", "error": error}})
+    with providing(server) as url:
+        service = AnthropicBatches(client=partial(anthropic_client, url))
+        job = service.submit(REQUESTS, "key")
+        over(service, job)
+        found = dict(service.fetch(job))
+        assert type(found[REQUESTS[1].key]) is http.RetryableError
+        assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (b'{"custom_id": "%s", "response": {"bo', True),
+        (b'{"custom_id": "%s"', True),
+        (b'{"custom_id": "%s", "result": \xff}', True),
+        (b'{"custom_id": "%s", "a": ' + b"1" * 5000 + b"}", True),
+        (b'{"custom_id": "%s", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", True),
+        (b"%s", False),
+        (b'"%s"', False),
+        (b'{"id": "%s"}', False),
+        (b'{"custom_id": ["%s"]}', False),
+        (b'["custom_id", "%s"]', False),
+    ],
+)
+def test_a_damaged_line_is_told_of_and_all_others_count(
+    provider: tuple[Provider, BatchService], caplog: pytest.LogCaptureFixture, line: bytes, names: bool
+) -> None:
+    server, service = provider
+    key = REQUESTS[1].key
+    server.lines = in_place_of(key, line.replace(b"%s", key.encode()))
+    job = service.submit(REQUESTS, "key")
+    over(service, job)
+    found = dict(service.fetch(job))
+    assert {text_of(found[one.key]) for one in REQUESTS if one.key != key} == {"yes"}
+    assert (key in found, len(found)) == (names, 3 + names)
+    assert "among the answers cannot be read" in caplog.text
+    if names:
+        assert (type(found[key]), found[key].is_damaged) == (NotAnsweredError, True)
+        assert "cannot be read" in found[key].without_value
+
+
+def test_openai_keeps_no_file_for_ever() -> None:
+    """What is in one of the two files counts when the other is gone; any other error is one of this moment."""
+    server, answers = OpenAIServer(), iter(["yes", 400, 529, "no"])
+    server.answer = lambda body: next(answers)
+    with providing(server) as url:
+        service = OpenAIBatches(client=partial(openai_client, url))
+        job = service.submit(REQUESTS, "key")
+        over(service, job)
+        server.gone = {server.jobs[job]["output_file_id"]: 404}
+        assert {error.status for _, error in service.fetch(job)} == {400, 529}
+        for status in (403, 429, 500):
+            server.gone = {server.jobs[job]["output_file_id"]: status}
+            with pytest.raises(APIStatusError):
+                list(service.fetch(job))
 
 
 def test_openai_finds_a_job_by_its_key_and_anthropic_cannot() -> None:

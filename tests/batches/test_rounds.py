@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from asyncudf import AsyncUDFError, Budget, FatalError, ResultStore, batch_function, http
+from asyncudf import AsyncUDFError, Budget, FatalError, ResultError, ResultStore, batch_function, http
 from asyncudf._batches import writer as writers
 from asyncudf.batches import JobStatus, NotAnsweredError
 from tests.batches.submissions import Finding, Process, Service, disk_of, double, errors, values
@@ -34,7 +36,7 @@ def test_equal_rows_are_one_request_and_each_job_is_fetched_once() -> None:
     assert set(service.fetched.values()) == {1}
 
 
-@pytest.mark.parametrize("state", ["expired", "cancelled", "failed"])
+@pytest.mark.parametrize("state", ["expired", "cancelled"])
 def test_what_has_no_answer_is_asked_again_and_told_why(state: str) -> None:
     service, disk = Service(), disk_of(NUMBERS)
     service.ends = lambda job: state if job in ("job-0", "job-1") else "ended"
@@ -42,7 +44,7 @@ def test_what_has_no_answer_is_asked_again_and_told_why(state: str) -> None:
     assert (progress.attempt, values(disk)) == (2, DOUBLED)
     again = {n: whys[1] for n, whys in told(service).items() if len(whys) == 2}
     assert len(again) == (2 if state == "expired" else 6)
-    word = {"expired": "its job expired before", "cancelled": "it was cancelled", "failed": "its job has failed"}[state]
+    word = {"expired": "its job expired before", "cancelled": "it was cancelled"}[state]
     assert set(again.values()) == {f"the request has no answer: {word}"}
     assert set(service.billed.values()) == {1}
 
@@ -296,6 +298,7 @@ def test_a_budget_holds_by_reservations_and_goes_on_with_what_answers_did_cost()
     [
         (Budget(99, "USD", reserve=lambda n: n), 9 + 8 + 7 + 6 + 4 + 3 + 2 + 1 + 0),  # 5 was not answered
         (Budget(99, "USD", reserve=1.0, settle=lambda n, answer: answer["no"]), 9.0),  # it raises for all
+        (Budget(99, "USD", reserve=lambda n: n, settle=lambda n, answer: 1 / (n % 2)), 5 + 0 + 2 + 4 + 6 + 8 - 1),
         (Budget(99, "calls"), 9.0),
         (Budget(99, "USD", reserve=9, settle=lambda n, answer: 0.5), 4.5),
     ],
@@ -322,6 +325,26 @@ def test_cancelling_keeps_what_was_answered_and_sends_nothing_more() -> None:
     jobs = len(service.jobs)
     assert Process(disk, service).rounds().is_done
     assert len(service.jobs) == jobs
+
+
+def test_cancelling_asks_again_for_a_job_that_the_service_may_have() -> None:
+    """The text of its error was taken for the id of the job, which nobody could fetch then."""
+    service, disk = Finding(10), disk_of(NUMBERS)
+    service.ends = lambda job: "working"
+    with pytest.raises(DriverKilled):
+        Process(disk, service, _raising("send task done", DriverKilled)).rounds()
+    process = Process(disk, service)
+    service.step = _raising("find", lambda: ConnectionResetError("away"))
+    with (
+        process.writer() as writer,
+        pytest.raises(AsyncUDFError, match=r"has a job .*: ConnectionResetError"),
+    ):
+        writer.cancel()
+    service.step = lambda name: None
+    with process.writer() as writer:
+        writer.cancel()
+    assert process.rounds().is_done
+    assert (len(errors(disk)), service.states, service.twice) == (10, {"job-0": "cancelled"}, 0)
 
 
 def test_a_store_answers_without_a_request_and_gets_what_was_answered(tmp_path: Any) -> None:
@@ -366,3 +389,260 @@ def test_a_wave_has_the_jobs_that_may_be_lost_together(kind: Any, sends_one_by_o
     process.folder.send = lambda parts, task: waves.append(len(parts)) or send(parts, task)  # type: ignore[method-assign,func-returns-value]
     process.rounds()
     assert (max(waves), sum(waves), values(disk)) == (most, 4, DOUBLED)
+
+
+def _priced(settle: Any, **more: Any) -> Budget:
+    return Budget(999, "USD", reserve=1.0, settle=settle, **more)
+
+
+def test_settle_that_raises_is_told_with_its_error_and_how_often() -> None:
+    """`spent` was the reservation, ten times the truth, and nobody was told."""
+    service, disk = Service(10), disk_of(NUMBERS)
+    budget = _priced(lambda n, answer: answer["usage"] if n % 2 else 0.5)
+    progress = Process(disk, service, budgets=[budget]).rounds()
+    assert (progress.unsettled, progress.spent(1)) == ({"KeyError: 'usage'": 5}, [5 * 1.0 + 5 * 0.5])
+    assert Process(disk, service, budgets=[budget]).submitted.progress().unsettled == {"KeyError: 'usage'": 5}
+
+
+def test_settle_that_raises_is_told_after_a_kill_too() -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+    budget = _priced(lambda n, answer: answer["usage"])
+
+    def step(name: str) -> None:
+        if name == "settle task written":
+            raise DriverKilled
+
+    with pytest.raises(DriverKilled):
+        Process(disk, service, step, budgets=[budget]).rounds()
+    assert Process(disk, service, budgets=[budget]).rounds().unsettled == {"KeyError: 'usage'": 10}
+    assert service.fetched == {"job-0": 1}
+
+
+def test_settle_that_raises_for_an_error_of_the_service_costs_nothing_and_is_not_told() -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+    service.answer = lambda body: http.error_for(400)
+    progress = Process(disk, service, budgets=[_priced(lambda n, answer: answer["usage"])]).rounds()
+    assert (progress.unsettled, progress.spent(1)) == ({}, [0.0])
+
+
+def test_what_settle_raises_is_one_short_line_and_hides_what_redact_hides() -> None:
+    def settle(n: int, answer: Any) -> float:
+        error = ResultError("secret\n" + "x" * 10_000)
+        error.without_value = "hidden"
+        raise error
+
+    for redact, text in ((None, "ResultError: secret x"), (True, "ResultError: hidden")):
+        function = batch_function(double.spec.function, parse=double.parse, returnType="bigint", redact=redact)
+        progress = Process(disk_of(NUMBERS), Service(10), function=function, budgets=[_priced(settle)]).rounds()
+        (told,) = progress.unsettled
+        assert told.startswith(text)
+        assert len(told) < 500
+
+
+@pytest.mark.parametrize(
+    ("cost", "shown"),
+    [(math.nan, "nan"), (-1, "-1"), (math.inf, "inf"), (None, "None"), (True, "True"), ("1", "'1'"), ([1], r"\[1\]")],
+)
+@pytest.mark.parametrize("answer", [{"value": 1}, http.error_for(400)], ids=["an answer", "an error"])
+def test_settle_that_gives_no_cost_ends_it_with_the_functions_name_and_goes_on_when_mended(
+    cost: Any, shown: str, answer: Any
+) -> None:
+    """NaN was swallowed too."""
+    service, disk = Service(10), disk_of(NUMBERS)
+    service.answer = lambda body: answer if body["n"] == 7 else {"value": 1}
+    wrong = _priced(lambda n, answer: cost if n == 7 else 0.5)
+    text = rf"a budget of double in USD: settle must give a number of 0 or more, not {shown}"
+    for _ in range(2):
+        with pytest.raises(FatalError, match=text):
+            Process(disk, service, budgets=[wrong]).rounds()
+    progress = Process(disk, service, budgets=[_priced(lambda n, answer: 0.5)]).rounds()
+    assert (progress.is_done, progress.spent(1), len(service.jobs)) == (True, [5.0], 1)
+
+
+@pytest.mark.parametrize("error", [FatalError("no more"), SystemExit(3), KeyboardInterrupt()])
+def test_settle_may_end_it(error: BaseException) -> None:
+    def settle(n: int, answer: Any) -> float:
+        raise error
+
+    with pytest.raises(AsyncUDFError, match="settle of double has failed"):
+        Process(disk_of(NUMBERS), Service(10), budgets=[_priced(settle)]).rounds()
+
+
+def test_settle_may_take_decimals_and_change_what_it_is_given() -> None:
+    def settle(n: int, answer: Any) -> Any:
+        answer.clear()
+        return Decimal("0.25")
+
+    progress = Process(disk := disk_of(NUMBERS), Service(10), budgets=[_priced(settle)]).rounds()
+    assert (progress.spent(1), values(disk)) == ([2.5], DOUBLED)
+
+
+class Late:
+    """An object whose pickle cannot be read."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def _deep() -> Any:
+    value: Any = []
+    for _ in range(50_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda: (n for n in ()), "gave an answer that is no JSON: TypeError"),
+        (Late, "gave an answer that is no JSON: ValueError"),
+        (_deep, "gave an answer that is no JSON: RecursionError"),
+        (lambda: None, "NoneType"),
+        (lambda: ValueError, "not subscriptable"),
+    ],
+)
+def test_an_answer_that_nobody_can_keep_is_its_requests_failure(answer: Any, text: str) -> None:
+    """Nothing of the job could be fetched."""
+    service, disk = Service(10), disk_of(NUMBERS)
+    service.lines = lambda job, lines: [
+        (key, answer() if number == 0 and len(lines) == 10 else found) for number, (key, found) in enumerate(lines)
+    ]
+    progress = Process(disk, service, attempts=1, budgets=[_priced(lambda n, answer: 0.5)]).rounds()
+    (error,) = errors(disk).values()
+    assert (progress.is_done, len(values(disk))) == (True, 9)
+    assert text in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "text"),
+    [
+        (lambda found: None, "must give pairs of a request's key and its answer, not None"),
+        (lambda found: 7, "not 7"),
+        (lambda found: _async_pairs(found), "it is a plain function or generator"),
+        (lambda found: _coroutine(found), "it is a plain function or generator"),
+        (lambda found: [*found, None], "and gave None"),
+        (lambda found: [*found, ("a", "b", "c")], r"and gave \('a', 'b', 'c'\)"),
+        (dict, r"and gave '[0-9a-f]{32}'"),
+        (
+            lambda found: [(f"row-{key}", answer) for key, answer in found],
+            "under keys that the job job-0 does",
+        ),
+        (lambda found: [(int(key, 16), answer) for key, answer in found], "none under those of its requests"),
+    ],
+)
+def test_a_fetch_that_gives_no_pairs_is_named_and_nothing_is_lost_or_sent_again(pairs: Any, text: str) -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+    fetch = service.fetch
+    service.fetch = lambda job: pairs(list(fetch(job)))  # type: ignore[method-assign]
+    service.poll = _without_count(service)  # type: ignore[method-assign]
+    with pytest.raises(AsyncUDFError, match=text):
+        Process(disk, service).rounds()
+    service.fetch = fetch  # type: ignore[method-assign]
+    assert Process(disk, service).rounds().is_done
+    assert (values(disk), len(service.jobs)) == (DOUBLED, 1)
+
+
+async def _async_pairs(found: list[Any]) -> Any:
+    for pair in found:
+        yield pair
+
+
+async def _coroutine(found: list[Any]) -> list[Any]:
+    return found
+
+
+def _without_count(service: Service) -> Any:
+    poll = service.poll
+    return lambda job: JobStatus(poll(job).state)
+
+
+def test_a_fetch_that_fails_half_way_doubles_nothing() -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+    left = iter([3, 7])
+
+    def fetch(job: str) -> Any:
+        number = next(left, 99)
+        for place, pair in enumerate(service.answers[job].items()):
+            if place == number:
+                raise ValueError("half a line")
+            yield pair
+
+    service.fetch = fetch  # type: ignore[method-assign]
+    progress = Process(disk, service, budgets=[_priced(lambda n, answer: 0.5)]).rounds()
+    assert (values(disk), progress.spent(1), progress.attempt, len(service.jobs)) == (DOUBLED, [5.0], 1, 1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_answer_counts_before_an_error_for_the_same_request(turned: bool) -> None:
+    """As when a request is in the file of answers and in that of errors."""
+    service, disk = Service(10), disk_of(NUMBERS)
+
+    def lines(job: str, found: list[Any]) -> list[Any]:
+        errors = [(key, http.error_for(400)) for key, _ in found]
+        return [*errors, *found] if turned else [*found, *errors]
+
+    service.lines = lines
+    Process(disk, service).rounds()
+    assert (values(disk), len(service.jobs)) == (DOUBLED, 1)
+
+
+def test_a_damaged_line_is_fetched_again_and_then_its_request_is_sent_again() -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+
+    def lines(job: str, found: list[Any]) -> list[Any]:
+        damaged = NotAnsweredError("damaged")
+        damaged.is_damaged = True
+        return [(found[0][0], damaged), *found[1:]] if job == "job-0" else found
+
+    service.lines = lines
+    progress = Process(disk, service).rounds()
+    assert (progress.attempt, values(disk), service.fetched["job-0"]) == (2, DOUBLED, 4)
+    assert [whys[1] for whys in told(service).values() if len(whys) == 2] == ["damaged"]
+
+    service, disk = Service(10), disk_of(NUMBERS)
+    service.lines = lambda job, found: lines(job, found) if service.fetched[job] < 2 else found
+    assert Process(disk, service).rounds().attempt == 1
+    assert (values(disk), len(service.jobs)) == (DOUBLED, 1)
+
+
+def test_a_state_that_no_job_has_ends_it_with_the_states_that_there_are() -> None:
+    service, disk = Service(10), disk_of(NUMBERS)
+    service.poll = lambda job: JobStatus("paused")  # type: ignore[method-assign]
+    with pytest.raises(AsyncUDFError, match=r"the state of a job must be one of 'queued', .*not 'paused'"):
+        Process(disk, service).rounds()
+
+
+@pytest.mark.parametrize("error", [StopIteration(1), RecursionError(), asyncio.CancelledError(), StopAsyncIteration()])
+@pytest.mark.parametrize("where", ["request", "parse"])
+def test_what_request_and_parse_raise_is_one_rows_fault(where: str, error: BaseException) -> None:
+    def request(n: int) -> Any:
+        if where == "request" and n == 3:
+            raise error
+        return {"n": n, "attempt": 1}
+
+    def parse(answer: Any) -> int:
+        if where == "parse" and answer["value"] == 6:
+            raise error
+        return double.parse(answer)  # type: ignore[no-any-return]
+
+    service, disk = Service(10), disk_of(NUMBERS)
+    function = batch_function(request, "bigint", parse=parse)
+    assert Process(disk, service, function=function, attempts=2).rounds().is_done
+    assert errors(disk).keys() == {3}
+    assert errors(disk)[3]["type"] == type(error).__name__
+    assert len(values(disk)) == 9
+
+
+@pytest.mark.parametrize("where", ["request", "parse"])
+@pytest.mark.parametrize("error", [SystemExit(1), FatalError("no"), GeneratorExit()])
+def test_what_ends_a_process_ends_the_task_and_the_state_goes_on(where: str, error: BaseException) -> None:
+    def fails(value: Any) -> Any:
+        raise error
+
+    service, disk = Service(10), disk_of(NUMBERS)
+    request = fails if where == "request" else lambda n: {"n": n, "attempt": 1}
+    function = batch_function(request, "bigint", parse=fails)
+    with pytest.raises(AsyncUDFError):
+        Process(disk, service, function=function).rounds()
+    assert Process(disk, service).rounds().is_done
+    assert values(disk) == DOUBLED

@@ -37,7 +37,7 @@ from tests.kit.batch_services import BillingServer, Findable, Job, Jobs, billing
 from tests.kit.drivers import DAEMON_FOLDER, driver
 from tests.kit.java import start_fast
 
-WRITES = ("write_rows", "add", "form", "send", "settle", "poll")
+WRITES = ("write_rows", "add", "form", "send", "settle", "divide", "poll")
 
 
 def read(answer: dict[str, Any]) -> int:
@@ -61,6 +61,8 @@ class Program:
         self.rows, self.distinct, self.attempts = rng.randint(0, 40), rng.randint(1, 25), rng.randint(1, 3)
         self.kills, self.left = rng.choice([0.02, 0.08, 0.2]), 8
         self.bad = {n: rng.random() for n in range(self.distinct)}
+        # Requests that make each job fail that they are in.
+        self.poison = {n for n in range(self.distinct) if rng.random() < 0.1} if rng.random() < 0.4 else set()
         self.kinds: Counter[str] = Counter()
         self.is_dead = False
         self.lost = 0  # jobs that were taken, and whose writer has died before their id was written
@@ -79,6 +81,8 @@ class Program:
         return next((end for share, end in ends if chance < share), {"value": 2 * body["n"]})
 
     def ends(self, job: Job) -> str:
+        if any(body["n"] in self.poison for body in job.requests.values()):
+            return "failed"
         return (
             self.rng.choice(["expired", "cancelled", "failed", "refused", "working"]) if self.accident(0.3) else "ended"
         )
@@ -166,7 +170,9 @@ submit(df, double, "n", service={place}, state={self.state!r}, attempts={self.at
         assert sorted([row.id for row in results] + [row.id for row in letters]) == list(range(self.rows))
         assert all(row.double == 2 * row.n for row in results)
         for row in letters:
-            assert row.error.status == 400 or row.error.attempts == self.attempts, row
+            has_failed = "its job has failed" in row.error.message
+            assert row.error.status == 400 or has_failed or row.error.attempts == self.attempts, row
+        assert not self.poison & {row.n for row in results}
         twice = len(self.server.jobs) - len({job.key for job in self.server.jobs.values()})
         if self.kind is Findable:
             assert (twice, status.may_be_twice) == (0, 0)

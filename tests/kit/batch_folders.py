@@ -9,14 +9,14 @@ import contextlib
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from asyncudf._batches import tasks
-from asyncudf._batches.journal import REUSED, Event
+from asyncudf._batches.journal import HALVES, REST, REUSED, Event
 from asyncudf._batches.state import KINDS
 
 __all__ = ("Disk", "DriverKilled", "MemoryFolder", "WorkerKilled", "killable")
@@ -101,9 +101,29 @@ class MemoryFolder:
             parts.setdefault(row["part"], []).append(row)
         self.disk.parts[task.attempt] = parts
         self._step("form after")
+        return self._planned(task.attempt, parts)
+
+    def divide(self, attempt: int, part: str, *, in_halves: bool) -> list[Event]:
+        self._step("divide before")
+        ended = {
+            row["key"]
+            for _, row in self.disk.results
+            if (row["attempt"], row["part"]) == (attempt, part) and row["kind"] not in ("apart", "trouble")
+        }
+        rows = sorted(self.disk.parts[attempt][part], key=lambda row: str(row["key"]))
+        rows = [row for row in rows if row["key"] not in ended]
+        half = (len(rows) + 1) // 2
+        pieces = {part + HALVES[0]: rows[:half], part + HALVES[1]: rows[half:]} if in_halves else {part + REST: rows}
+        pieces = {name: rows for name, rows in pieces.items() if rows}
+        self.disk.parts[attempt] |= {name: [{**row, "part": name} for row in rows] for name, rows in pieces.items()}
+        self._step("divide after")
+        return self._planned(attempt, pieces)
+
+    @staticmethod
+    def _planned(attempt: int, parts: Mapping[str, list[dict[str, Any]]]) -> list[Event]:
         return [
             Event(
-                0.0, "", "planned", task.attempt, part, requests=len(rows), weight=sum(row["weight"] for row in rows),
+                0.0, "", "planned", attempt, part, requests=len(rows), weight=sum(row["weight"] for row in rows),
                 costs=[sum(costs) for costs in zip(*(row["costs"] for row in rows), strict=True)],
             )
             for part, rows in parts.items()
@@ -202,7 +222,11 @@ class MemoryFolder:
             costs = [sum(costs) for costs in zip(*(row["costs"] for row in found), strict=True)]
             unparsed = sum(bool(row["unparsed"]) for row in found)
             ends = {kind: kinds[kind] for kind in KINDS}
-            counted = Event(0.0, "", "settled", attempt, part, requests=len(found), costs=costs, unparsed=unparsed)
+            raised = [row["unsettled"] for row in found if row["unsettled"]]
+            counted = Event(
+                0.0, "", "settled", attempt, part, requests=len(found), costs=costs, unparsed=unparsed,
+                unsettled=len(raised), text=max(raised, default=""),
+            )  # fmt: skip
             events.append(dataclasses.replace(counted, **ends))  # type: ignore[arg-type]
         return events
 

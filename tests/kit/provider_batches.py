@@ -29,6 +29,8 @@ class Provider:
         ended: what becomes of a job that is asked for its state: None (it is at work), or a state.
         refuses: responses for the next requests, in place of true ones.
         cuts: of how many bytes the next files of answers are, though more were announced.
+        lines: what becomes of a file of answers before anybody reads it.
+        rejects: why a request makes its whole job fail; None if it does not.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,8 @@ class Provider:
         self.ended: Callable[[dict[str, Any]], str | None] = lambda job: "completed"
         self.refuses: list[web.Response] = []
         self.cuts: list[int] = []
+        self.lines: Callable[[bytes], bytes] = lambda content: content
+        self.rejects: Callable[[dict[str, Any]], str | None] = lambda body: None
         self.jobs: dict[str, dict[str, Any]] = {}
         self.billed = 0
         self.lock = threading.Lock()
@@ -49,6 +53,8 @@ class Provider:
             found = self.respond(request.method, request.path.rstrip("/").split("/")[1:], body, form, request)
         if isinstance(found, bytes):
             return await self._file(request, found)
+        if isinstance(found, web.Response):
+            return found
         return web.json_response(found, status=404 if found is None else 200)
 
     async def _file(self, request: web.Request, content: bytes) -> web.StreamResponse:
@@ -77,18 +83,24 @@ class OpenAIServer(Provider):
 
     Attributes:
         most_enqueued: characters of all requests in progress; a job beyond it fails after it was validated.
+        names_lines: whether a job that fails has the numbers of the lines with a request that was rejected.
+        gone: files that cannot be read, and the status that says so.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.files: dict[str, bytes] = {}
         self.most_enqueued = float("inf")
+        self.names_lines = True
+        self.gone: dict[str, int] = {}
 
     def respond(self, method: str, path: list[str], body: Any, form: Any, request: web.Request) -> Any:
         match method, path[1:]:
             case "POST", ["files"]:
                 assert form["purpose"] == "batch"
                 return {"id": self._keep(form["file"].file.read()), "object": "file", "purpose": "batch"}
+            case "GET", ["files", file, "content"] if file in self.gone:
+                return json_error(self.gone[file], "no_file", "it cannot be read")
             case "GET", ["files", file, "content"]:
                 return self.files[file]
             case "POST", ["batches"]:
@@ -135,13 +147,26 @@ class OpenAIServer(Provider):
             if enqueued and enqueued + len(self.files[job["input_file_id"]]) > self.most_enqueued:
                 text = "Enqueued token limit reached for a-model. Please try again once some batches have ended"
                 job["status"], job["errors"] = "failed", {"data": [{"code": "token_limit_exceeded", "message": text}]}
+            elif errors := self._errors(job):
+                job["status"], job["errors"] = "failed", {"object": "list", "data": errors}
             else:
                 job["status"] = "in_progress"
         elif job["status"] == "in_progress" and (state := self.ended(job)) is not None:
             self._end(job, state)
 
+    def _errors(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of the validation: of each line, or one of the whole file."""
+        lines = self.files[job["input_file_id"]].split(b"\n")[:-1]
+        whys = [(number, self.rejects(json.loads(line)["body"])) for number, line in enumerate(lines, start=1)]
+        errors = [
+            {"code": "invalid_request", "message": why, "param": None, "line": number if self.names_lines else None}
+            for number, why in whys
+            if why is not None
+        ]
+        return errors if self.names_lines else errors[:1]
+
     def _end(self, job: dict[str, Any], state: str) -> None:
-        lines = [json.loads(line) for line in self.files[job["input_file_id"]].splitlines()]
+        lines = [json.loads(line) for line in self.files[job["input_file_id"]].split(b"\n")[:-1]]
         good, bad = [], []
         for number, line in enumerate(lines):
             assert (line["method"], line["url"]) == ("POST", job["endpoint"])
@@ -164,7 +189,8 @@ class OpenAIServer(Provider):
         job["request_counts"] = {"total": len(lines), "completed": len(good), "failed": len(bad)}
         for name, rows in (("output_file_id", good), ("error_file_id", bad)):
             if rows:
-                job[name] = self._keep("".join(f"{json.dumps(row)}\n" for row in reversed(rows)).encode())
+                content = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in reversed(rows)).encode()
+                job[name] = self._keep(self.lines(content))
 
     @staticmethod
     def _shown(job: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +231,8 @@ class AnthropicServer(Provider):
                     self._end(job, state)
                 return self._shown(job, request)
             case "GET", [name, "results"]:
-                return "".join(f"{json.dumps(row)}\n" for row in reversed(self.jobs[name]["rows"])).encode()
+                rows = reversed(self.jobs[name]["rows"])
+                return self.lines("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
             case "POST", [name, "cancel"]:
                 self._end(self.jobs[name], "canceled")
                 return self._shown(self.jobs[name], request)

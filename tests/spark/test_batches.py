@@ -14,7 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
+from openai import OpenAI
 from pyspark import TaskContext
+from pyspark.errors import PythonException
 from pyspark.sql import functions as sf
 
 from asyncudf import (
@@ -31,6 +33,7 @@ from asyncudf import (
 )
 from asyncudf.__main__ import main
 from asyncudf._batches.state import StateFolder
+from asyncudf.batches import OpenAIBatches
 from tests.kit.batch_services import Findable, Jobs, billing
 from tests.kit.provider_batches import OpenAIServer, providing
 
@@ -172,6 +175,70 @@ def test_what_is_not_done_is_left_out_or_cancelled(service, rows, tmp_path, monk
         "the request has no answer: it was cancelled",
         "the request has no answer: the submission was cancelled before it was sent",
     }
+
+
+class Quick(OpenAIBatches):
+    poll_every = 0.05
+
+
+@pytest.mark.parametrize("names", [False, True], ids=["halves", "named"])
+def test_a_job_that_fails_is_divided_until_the_requests_to_blame_are_alone(spark, rows, tmp_path, names):
+    server = OpenAIServer()
+    server.names_lines = names
+    server.rejects = lambda body: "no such field" if body["n"] in (3, 19) else None
+    server.answer = lambda body: str(2 * body["n"])
+
+    @batch_function("bigint", parse=lambda answer: int(answer["choices"][0]["message"]["content"]))
+    def asked(n: int):
+        return {"model": "a-model", "n": n, "messages": []}
+
+    with providing(server) as url:
+        state = str(tmp_path / "state")
+        service = Quick(client=partial(OpenAI, base_url=f"{url}/v1", api_key="k", max_retries=0))
+        budget = Budget(1000, "USD", reserve=1.0, settle=lambda n, answer: answer["usage"]["total"] * 0.5)
+        submission = submit(rows, asked, "n", service=service, state=state, budget=budget, attempts=1)
+        partial_ids = {row.id for row in submission.collect(partial=True).collect()}
+        status = Submission.open(state, spark.newSession()).wait()
+        results, letters = everything(submission)
+        assert partial_ids <= {row.id for row in results}
+        assert {row.n for row in letters} == {3, 19}
+        assert {row.n: row.asked for row in results} == {n: 2 * n for n in range(25) if n not in (3, 19)}
+        assert (status.is_done, status.attempt, server.billed) == (True, 1, 23)
+        assert (dict(status.unsettled), status.spent) == ({"KeyError: 'total'": 23}, {"USD": 23.0})
+        assert "settle raised for 23 answers, charged with what was reserved: KeyError: 'total'" in repr(status)
+        message = "no such field" if names else "its job has failed: invalid_request: no such field"
+        assert all(message in row.error.message and row.error.attempts == 1 for row in letters)
+        assert len(server.jobs) <= (3 if names else 1 + 4 * 5)
+        assert Submission.open(state).wait().is_done
+
+
+def test_a_settle_that_gives_no_cost_ends_it_and_a_mended_one_goes_on(service, rows, tmp_path):
+    state = str(tmp_path / "state")
+    wrong = Budget(1000, "tokens", reserve=10, settle=lambda n, answer: float("nan"))
+    submission = submit(rows, ask, "n", service=Jobs(service.url), state=state, budget=wrong)
+    with pytest.raises(PythonException, match="a budget of ask in tokens: settle must give a number of 0 or more, not"):
+        submission.wait()
+    mended = Budget(1000, "tokens", reserve=10, settle=lambda n, answer: answer["tokens"])
+    assert Submission.open(state, budget=mended).wait().spent == {"tokens": 75.0}
+    assert sum(service.billed.values()) == 25
+
+
+def test_what_is_done_can_be_collected_though_one_job_cannot_be_fetched(service, rows, tmp_path, caplog):
+    """It depended on how often it was tried before."""
+    service.lines = lambda job, lines: ["{half"] if job.id == "job-0" else lines
+    submission = submit(rows, ask, "n", service=Jobs(service.url), state=str(tmp_path / "state"))
+    with pytest.raises(AsyncUDFError, match="cannot be fetched: JSONDecodeError"):
+        submission.wait()
+    done = {n for job in ("job-1", "job-2") for n in (body["n"] for body in service.jobs[job].requests.values())}
+    for _ in range(4):
+        assert {row.n for row in submission.collect(partial=True).collect()} == done
+    assert "does not go on; what is done can be collected" in caplog.text
+    assert submission.dead_letters(partial=True).count() == 0
+    with pytest.raises(AsyncUDFError, match="is not done"):
+        submission.collect()
+    service.lines = lambda job, lines: lines
+    assert len(everything(submission)[0]) == 40
+    assert set(service.billed.values()) == {1}
 
 
 def test_a_store_answers_and_a_parse_that_was_mended_reads_again_for_nothing(service, rows, tmp_path):

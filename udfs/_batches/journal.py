@@ -2,7 +2,11 @@
 
 Requests are divided into parts. A part is a file of requests, a job of the service, and a file of results. Each part
 goes through "planned", "intent" (it may have been sent from now on), "sent" (the service has given an id) and
-"settled" (each of its requests has a result, is a dead letter, or is asked again in the next attempt).
+"settled" (each of its requests has a result, is a dead letter, is asked again in the next attempt, or is apart).
+
+The requests of a job that has failed as a whole are apart: they are in smaller parts of the same attempt, the pieces,
+which are planned by the event "apart". A piece is called like its part and one letter: "a" and "b" are halves, "r" is
+the rest without the invalid requests that the service has named.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 UNMADE = "unmade"  # the part of requests that could not be made; it has no job
+HALVES, REST = ("a", "b"), "r"  # at the end of the name of a piece; that of another part ends with a digit
+PIECES = (*HALVES, REST)
+MOST_RESTS = 8  # of rests; then of halves, of which the service may name requests of its own
 REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
 
 
@@ -34,7 +41,9 @@ class Event:
     ok: int = 0  # requests with a result
     failed: int = 0  # without one for good
     again: int = 0  # to be asked again
-    unparsed: int = 0  # those of them whose answer `parse` could not read
+    apart: int = 0  # in the pieces of the part
+    unparsed: int = 0  # whose answer `parse` could not read
+    unsettled: int = 0  # for which `settle` has raised; an example is in `text`
     reruns: int = 0  # how often Spark has begun the task before that has written the event
 
     def to_json(self) -> str:
@@ -68,6 +77,7 @@ class Part:
         self._troubles: Counter[tuple[str, int]] = Counter()
         self._reruns = 0
         self._settled: Event | None = None
+        self._has_pieces = False
 
     def take(self, event: Event) -> None:
         self._reruns += event.reruns
@@ -81,6 +91,8 @@ class Part:
                 self._troubles[event.kind, event.turn] += 1
             case "refused":
                 self.turn = max(self.turn, event.turn + 1)
+            case "apart":
+                self._has_pieces = True
             case "settled" if self._settled is None or (self._settled.ok, self._settled.at) <= (event.ok, event.at):
                 self._settled = event
 
@@ -105,6 +117,21 @@ class Part:
     def outcome(self) -> Event:
         """Its counts and costs, once it is settled; before that what is planned."""
         return self._planned if self._settled is None else self._settled
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether it is of a job that has failed."""
+        return self.has_job and self.name[-1] in PIECES
+
+    @property
+    def is_to_divide(self) -> bool:
+        """Whether it has requests that are apart, and no pieces yet."""
+        return self.outcome.apart > 0 and not self._has_pieces
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether its pieces are halves: it is not known which requests are invalid, or there are always more."""
+        return self.outcome.apart == self.requests or self.name.count(REST) >= MOST_RESTS
 
     @property
     def unknown_jobs(self) -> int:
@@ -138,7 +165,7 @@ class Progress:
 
     @property
     def is_attempt_over(self) -> bool:
-        return self.attempt > 0 and all(part.state == "settled" for part in self.parts)
+        return self.attempt > 0 and all(part.state == "settled" and not part.is_to_divide for part in self.parts)
 
     @property
     def is_done(self) -> bool:
@@ -149,6 +176,20 @@ class Progress:
     def queued(self) -> float:
         """The weight that is, or may be, in the service's queue."""
         return sum(part.weight for part in self.of("intent", "sent") if part.has_job)
+
+    @property
+    def unsettled(self) -> dict[str, int]:
+        """For how many requests `settle` has raised, by an error of each part."""
+        found = Counter[str]()
+        for part in self.of("settled"):
+            if part.outcome.unsettled:
+                found[part.outcome.text] += part.outcome.unsettled
+        return dict(found)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the service has answered a request well."""
+        return any(part.outcome.ok for part in self.of("settled") if part.has_job)
 
     def spent(self, budgets: int) -> list[float]:
         """What was charged, of each budget."""

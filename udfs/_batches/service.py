@@ -19,12 +19,15 @@ class NotAnsweredError(AsyncUDFError):
     `fetch` gives one for a request of which the service says so. Such a request is submitted again.
     """
 
+    is_damaged: bool = False  # there is an answer, which cannot be read: it may be whole when it is fetched once more
+
 
 class JobState(enum.Enum):
     """How far a job is.
 
-    QUEUED: sent, and not accepted yet. WORKING: accepted. ENDED, EXPIRED, CANCELLED, FAILED: over; what was answered
-    can be fetched. REFUSED: not accepted, as the queue of the account is full: the requests are sent again later.
+    QUEUED: sent, and not accepted yet. WORKING: accepted. ENDED, EXPIRED, CANCELLED: over; what was answered can be
+    fetched. FAILED: over as a whole, because of some of its requests, or too many; the others are sent again in smaller
+    jobs. REFUSED: not accepted, as the queue of the account is full: the requests are sent again later.
     """
 
     QUEUED = "queued"
@@ -139,7 +142,12 @@ class BatchService(ABC):
     def fetch(self, job: str) -> Iterable[tuple[str, Any]]:
         """The key of each request with its answer, or with an exception, in any order; called when the job is over.
 
-        Answers are what JSON has: dicts, lists, texts, numbers, None.
+        Answers are what JSON has: dicts, lists, texts, numbers, None. A key that the job does not have is ignored. Of
+        two pairs with the same key the first answer counts, and an exception only if there is no answer. If it raises,
+        it is called again, and what it gave before does not count.
+
+        Of a job that has failed as a whole, an exception such as `http.error_for(400)` says that this request is
+        invalid: it is a dead letter, and the others are sent again without it.
         """
 
     @abstractmethod

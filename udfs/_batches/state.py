@@ -2,6 +2,7 @@
 
     rows/               the input, and the key of each row's request
     parts/attempt=1/    the requests of an attempt, a folder for each part
+    pieces/attempt=1/   those of a job that has failed, in a folder for each part, and in it for each of its pieces
     results/wave=.../   what came of requests, a file for each part
     journal/wave=.../   events, lines of JSON; one of them says what was submitted
 
@@ -20,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
@@ -29,7 +30,7 @@ from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, inside, setting
 from .._spark.api.lookup_table import LITERAL_PATH, is_missing, observed, wave_name
 from .._spark.types import parsed_offline
-from .journal import REUSED, Event
+from .journal import HALVES, PIECES, REST, REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
 
 # A task's file is there when the task ends, not when its job does: then less is lost if the driver is killed meanwhile.
@@ -46,7 +47,7 @@ UNION = "spark.sql.unionOutputPartitioning"
 THRESHOLD = "spark.speculation.task.duration.threshold"
 BETWEEN = "\t"  # events that were written together; no JSON has one
 FILLED = 0.9  # of a part, by the number of requests: it is known to some percent
-KINDS = ("ok", "failed", "again")  # the first that a request has is what came of it
+KINDS = ("ok", "failed", "again", "apart")  # the first that a request has is what came of it
 
 ERROR: spark.DataType = parsed_offline(f"struct<{','.join(f'{name}:{kind}' for name, kind in LETTER_FIELDS.items())}>")
 COSTS = spark.ArrayType(spark.DoubleType())
@@ -93,7 +94,7 @@ class StateFolder:
     def check_free(self) -> None:
         """Raises OptionError if somebody has files where a new state would write its own."""
         with self._named("read"):
-            there = [table for table in ("journal", "rows", "parts", "results") if self._is_there(table)]
+            there = [table for table in ("journal", "rows", "parts", "pieces", "results") if self._is_there(table)]
         if there and "journal" not in there:
             raise OptionError(
                 f"the folder {self.path} has {there[0]}/ that no submission has written; take a new one as the state"
@@ -168,11 +169,28 @@ class StateFolder:
         with self._settings():
             parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
             parts.write.options(**LARGE_ROWS, **WHOLE).mode("overwrite").partitionBy("part").parquet(place)
+        return self._planned(task.attempt, place)
+
+    def divide(self, attempt: int, part: str, *, in_halves: bool) -> list[Event]:
+        """Write the requests of a part that are apart, as the pieces of it; returns the pieces as planned."""
+        ended = self.results().where((sf.col("attempt") == attempt) & (sf.col("part") == part))
+        ended = ended.where(sf.col("kind").isin("ok", "failed", "again")).select("key").distinct()
+        rows = self._each_part(attempt, [part], self._part_schema().names).join(ended, "key", "left_anti")
+        letter = sf.lit(REST)
+        if in_halves:
+            letter = sf.when(sf.ntile(2).over(Window.orderBy("key")) == 1, HALVES[0]).otherwise(HALVES[1])
+        place = f"{self._at('pieces')}/attempt={attempt}/of={part}"
+        named = rows.withColumn("part", sf.concat(sf.lit(part), letter)).select(*self._part_schema().names)
+        with self._settings():
+            named.write.options(**LARGE_ROWS, **WHOLE).mode("overwrite").partitionBy("part").parquet(place)
+        return self._planned(attempt, place)
+
+    def _planned(self, attempt: int, place: str) -> list[Event]:
         sums = [sf.count(sf.lit(1)).alias("requests"), sf.sum("weight").alias("weight"), *self._sum_of_costs("costs")]
         planned = self._load(place, self._part_schema()).groupBy("part").agg(*sums)
         return [
             Event(
-                0.0, "", "planned", task.attempt, row["part"], requests=row["requests"], weight=row["weight"],
+                0.0, "", "planned", attempt, row["part"], requests=row["requests"], weight=row["weight"],
                 costs=[row[f"cost{i}"] for i in range(self.budgets)],
             )
             for row in planned.collect()
@@ -209,7 +227,7 @@ class StateFolder:
         if not self._is_there("results"):
             return []
         # A request that was settled twice, or whose answer was read again, counts once.
-        best = sf.min(sf.struct(_rank("kind"), "unparsed", "costs")).alias("best")
+        best = sf.min(sf.struct(_rank("kind"), "unparsed", "costs", "unsettled")).alias("best")
         each = self.results().where(sf.col("kind") != "trouble").groupBy("attempt", "part", "key").agg(best)
         return self._settled(self._counted(each.select("attempt", "part", "best.*"), sf.col("rank")))
 
@@ -242,14 +260,17 @@ class StateFolder:
         """The figures of each part."""
         kinds = [sf.count(sf.when(rank == place, 1)).alias(kind) for place, kind in enumerate(KINDS)]
         unparsed, number = sf.count(sf.when(sf.col("unparsed"), 1)), sf.count(sf.when(rank < len(KINDS), 1))
-        sums = [*kinds, unparsed.alias("unparsed"), number.alias("requests"), *self._sum_of_costs("costs"), *more]
+        unsettled = [sf.count("unsettled").alias("unsettled"), sf.max("unsettled").alias("text")]
+        figures = [unparsed.alias("unparsed"), number.alias("requests"), *unsettled]
+        sums = [*kinds, *figures, *self._sum_of_costs("costs"), *more]
         return list(results.groupBy("attempt", "part").agg(*sums).collect())
 
     def _settled(self, counted: Sequence[Any]) -> list[Event]:
         return [
             Event(
                 0.0, "", "settled", costs=[row[f"cost{i}"] for i in range(self.budgets)],
-                **{name: row[name] for name in ("attempt", "part", "requests", "unparsed", *KINDS)},
+                text=row["text"] or "",
+                **{name: row[name] for name in ("attempt", "part", "requests", "unparsed", "unsettled", *KINDS)},
             )
             for row in counted
         ]  # fmt: skip
@@ -269,11 +290,17 @@ class StateFolder:
     def _without_result(self, frame: DataFrame) -> DataFrame:
         return frame.join(self.results().where(sf.col("kind") == "ok").select("key").distinct(), "key", "left_anti")
 
+    def _place(self, attempt: int, part: str) -> str:
+        """The folder that has the folder of a part."""
+        if part.endswith(PIECES):
+            return f"{self._at('pieces')}/attempt={attempt}/of={part[:-1]}"
+        return f"{self._at('parts')}/attempt={attempt}"
+
     def _each_part(self, attempt: int, parts: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """The rows of parts, those of each in a partition of its own."""
         schema = spark.StructType([field for field in self._part_schema().fields if field.name != "part"])
         frames = [
-            self._load(f"{self._at('parts')}/attempt={attempt}/part={part}", schema)
+            self._load(f"{self._place(attempt, part)}/part={part}", schema)
             .withColumn("part", sf.lit(part))
             .select(*columns)
             .coalesce(1)
@@ -300,7 +327,7 @@ class StateFolder:
         return _struct(
             {
                 "attempt": "integer", "part": "string", "key": "string", "kind": "string", "value": self.value,
-                "error": ERROR, "unparsed": "boolean", "costs": COSTS, "answer": "string",
+                "error": ERROR, "unparsed": "boolean", "costs": COSTS, "answer": "string", "unsettled": "string",
             }
         )  # fmt: skip
 

@@ -77,6 +77,8 @@ class SubmissionStatus:
             service does not answer.
         attempt: of the requests that are at work.
         spent: what was charged, by unit of the budgets.
+        unsettled: how many answers were charged with what was reserved for them, as `settle` has raised; by an error
+            of each job.
         may_be_twice: jobs that the service may have got twice because a process died: it cannot say.
         is_cancelled: whether `cancel` was called.
         is_done: whether each row has a result or is a dead letter.
@@ -89,6 +91,7 @@ class SubmissionStatus:
     reused: int
     attempt: int
     spent: Mapping[str, float]
+    unsettled: Mapping[str, int]
     may_be_twice: int
     is_cancelled: bool
     is_done: bool
@@ -106,6 +109,8 @@ class SubmissionStatus:
             more.append(f"attempt {self.attempt}")
         if any(self.spent.values()):
             more.append(f"spent {amounts(self.spent)}")
+        for error, number in self.unsettled.items():
+            more.append(f"settle raised for {things(number, 'answer')}, charged with what was reserved: {error}")
         if self.may_be_twice:
             more.append(f"{things(self.may_be_twice, 'job')} may have been sent twice")
         if self.is_cancelled:
@@ -294,7 +299,8 @@ class Submission:
         Looks once whether more is over. Reading the DataFrame reads the state, and asks nobody.
 
         Args:
-            partial: also if it is not done: rows that are not done are left out.
+            partial: also if it is not done: rows that are not done are left out. What `wait` would raise is a warning
+                in the log then.
 
         Raises:
             AsyncUDFError: it is not done, and `partial` is not given; or as `wait` raises.
@@ -330,8 +336,15 @@ class Submission:
         if self._is_done or (not self._reparses and self._submitted.progress().is_done):
             self._is_done = True
             return
-        status = self.wait(timeout=0)
-        if not status.is_done and not flag(partial, "partial"):
+        flag(partial, "partial")
+        try:
+            status = self.wait(timeout=0)
+        except AsyncUDFError as error:
+            if not partial:
+                raise
+            logger.warning("%r does not go on; what is done can be collected: %s", self, error)
+            return
+        if not status.is_done and not partial:
             raise AsyncUDFError(
                 f"the submission in {self.state} is not done: {status!r}. wait() returns when it is, and "
                 "partial=True leaves out the rows that are not"
@@ -372,6 +385,8 @@ class Submission:
                 requests["failed"] += outcome.failed
                 if part.attempt == progress.attempt:
                     requests["unsent"] += outcome.again
+                if part.is_to_divide:
+                    requests["unsent"] += outcome.apart
             elif state == "sent":
                 state = told.get(part.id, "queued")
                 if state in (SILENT, BROKEN):
@@ -398,6 +413,7 @@ class Submission:
             reused=sum(part.outcome.ok for part in progress.parts if part.name == REUSED),
             attempt=progress.attempt,
             spent=spent,
+            unsettled=progress.unsettled,
             may_be_twice=progress.may_be_twice,
             is_cancelled=progress.is_cancelled,
             is_done=progress.is_done,

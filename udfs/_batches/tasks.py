@@ -73,17 +73,17 @@ class Task(Travelling):
         rest = iter(results)
         while rows := list(_some(rest, lambda row: len(row[1].answer or ""))):
             keys = [key for key, _ in rows]
-            kinds, found, errors, unparsed, costs, answers = zip(*(result for _, result in rows), strict=True)
+            kinds, found, errors, unparsed, costs, answers, unsettled = zip(*(one for _, one in rows), strict=True)
             arrays = [
                 pa.array([attempt] * len(rows), pa.int32()), pa.array([part] * len(rows), pa.string()),
                 pa.array(keys, pa.string()), pa.array(kinds, pa.string()), values.array(found),
                 pa.array(errors, ERROR), pa.array(unparsed, pa.bool_()), pa.array(costs, COSTS),
-                pa.array(answers, pa.string()),
+                pa.array(answers, pa.string()), pa.array(unsettled, pa.string()),
             ]  # fmt: skip
             yield pa.RecordBatch.from_arrays(arrays, list(RESULTS))
 
 
-RESULTS = ("attempt", "part", "key", "kind", "value", "error", "unparsed", "costs", "answer")
+RESULTS = ("attempt", "part", "key", "kind", "value", "error", "unparsed", "costs", "answer", "unsettled")
 
 
 def _some(rows: Iterator[Any], weigh: Callable[[Any], int]) -> Iterator[Any]:
@@ -307,10 +307,10 @@ class ReparseTask(Task):
     def run(self, batches: Batches) -> Batches:
         validate = self.work.plan.result_validator()
         for batch in batches:
-            for row in batch.select(["attempt", "part", "key", "costs", "answer"]).to_pylist():
+            for row in batch.select(["attempt", "part", "key", "costs", "answer", "unsettled"]).to_pylist():
                 try:
                     value = validate(self.work.parse(json.loads(row["answer"])))
                 except Exception:  # as before
                     continue
-                result = Result("ok", value, None, False, row["costs"], row["answer"])
+                result = Result("ok", value, None, False, row["costs"], row["answer"], row["unsettled"])
                 yield from self.results(row["attempt"], row["part"], [(row["key"], result)])

@@ -8,7 +8,7 @@ import math
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asyncudf.queues import StreamRecord
@@ -17,10 +17,11 @@ from .._chain.function_plan import FunctionPlan
 from .._engine.calls.invokers import copied, of_row, settlement_call
 from .._errors.answers import answer_of
 from .._errors.call_outcome import CallOutcome
-from .._errors.checks import given_number
-from .._errors.exceptions import ResultError
+from .._errors.checks import discard, given_number
+from .._errors.exceptions import FatalError, ResultError
 from .._errors.failure import Failure
 from .._errors.records import error_record, error_text, is_fatal, task_error
+from .._errors.safe import one_line, safe_repr
 from .._errors.type_mismatch import check_awaited
 from .._functions.async_function import CURRENT_CALL, CallState, RuntimeContext
 from .._functions.signature import FunctionSpec, bound, parameters_of
@@ -199,8 +200,10 @@ class Result(NamedTuple):
     """What has come of a request in one attempt.
 
     Attributes:
-        kind: "ok", "failed" for good, "again", or "trouble": this is no request, but says why the job was not fetched.
+        kind: "ok", "failed" for good, "again" (in the next attempt), "apart" (in a smaller job of this attempt), or
+            "trouble": this is no request, but says why the job was not fetched.
         answer: as JSON, where it has such a form.
+        unsettled: what `settle` has raised: the costs are those that were reserved.
     """
 
     kind: str
@@ -209,11 +212,17 @@ class Result(NamedTuple):
     unparsed: bool
     costs: Sequence[float]
     answer: str | None
+    unsettled: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class OverJob:
-    """A job that is over, or a part that is never sent; `is_last`: its requests are not asked again."""
+    """A job that is over, or a part that is never sent.
+
+    Attributes:
+        is_last: its requests are not asked again.
+        left: the kind of a `Result` of a request without an answer.
+    """
 
     attempt: int
     part: str
@@ -222,6 +231,12 @@ class OverJob:
     answers: int | None
     error: str
     is_last: bool
+    left: str
+
+    @property
+    def next(self) -> str:
+        """The kind of a request that was asked and may be asked again."""
+        return "failed" if self.is_last else "again"
 
 
 def settled(
@@ -232,7 +247,7 @@ def settled(
     with tempfile.TemporaryFile() as spool:
         # Nothing is given before everything is fetched: a file of results is either that of a whole job, or not there.
         try:
-            count = _fetched(work, over, requests, costs, spool) if over.job else 0
+            places = _fetched(work, over, requests, costs, spool) if over.job else {}
         except BaseException as error:
             failure = Failure(error)
             if failure.is_no_rows_fault:
@@ -240,36 +255,81 @@ def settled(
             if failure.answer.refusal is None or failure.answer.quota is not None:  # others: the next round tries again
                 yield "", Result("trouble", None, dead_letter(work, error, over.attempt), False, (), None)
             return
-        spool.seek(0)
-        validate, answered = work.plan.result_validator(), set[Key]()
-        for _ in range(count):
-            key, answer = pickle.load(spool)
-            answered.add(key)
+        validate = work.plan.result_validator()
+        for key, place in places.items():
+            spool.seek(place)
+            try:
+                answer = pickle.load(spool)
+            except Exception as error:  # an object of a class of the user's
+                answer = _unread(work, over, costs.reserved(requests[key][0]), error)
             is_result = isinstance(answer, Result)
             yield key, answer if is_result else _result(work, over, validate, requests[key][0], costs, answer)
     for key, (_, unmade) in requests.items():
-        if key not in answered:
-            yield key, _unanswered(work, over, unmade)
+        if key not in places:
+            yield key, _unanswered(work, over, unmade, len(requests))
 
 
-def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> int:
-    """Write the answers to a file, or results in place of exceptions, one for each request; returns how many."""
-    seen = set()
-    for key, answer in work.service.fetch(over.job):
-        if key in requests and key not in seen:  # the service may repeat some, and have some of others
-            seen.add(key)
-            if isinstance(answer, BaseException):
-                outcome = Failure(answer).outcome
-                is_unanswered = issubclass(type(answer), NotAnsweredError)
-                was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
-                spent = costs.of(requests[key][0], answer) if was_asked else [0.0] * len(work.budgets)
-                may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
-                kind = "again" if may_be_mended and not over.is_last else "failed"
-                answer = Result(kind, None, dead_letter(work, answer, over.attempt), False, spent, None)
-            pickle.dump((key, answer), spool)
-    if over.answers is not None and len(seen) < min(over.answers, len(requests)):
-        raise NotAnsweredError(f"the service has {over.answers:,} answers in job {over.job} and gave {len(seen):,}")
-    return len(seen)
+def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> dict[Key, int]:
+    """Write the answers to a file, or results in place of exceptions; returns where that of each request is."""
+    places, answered, strangers = dict[Key, int](), set[Key](), list[Any]()
+    for key, answer in _pairs(work.service, over.job):
+        if not isinstance(key, str) or key not in requests:  # the service may have some of others
+            strangers = strangers or [key]
+            continue
+        is_error = isinstance(answer, BaseException)
+        # The service may repeat some. An answer was paid for: it counts, whatever else is said about its request.
+        if key in answered or (is_error and key in places):
+            continue
+        if is_error:
+            if getattr(answer, "is_damaged", False) is True and over.answers is not None:
+                continue  # as if it had not come: what is not complete is fetched again
+            answer = _failed(work, over, requests[key][0], costs, answer, len(requests))
+        else:
+            answered.add(key)
+        places[key] = spool.tell()
+        try:
+            data = pickle.dumps(answer)
+        except Exception as error:  # an object that cannot be kept
+            data = pickle.dumps(_unread(work, over, costs.reserved(requests[key][0]), error))
+        spool.write(data)
+    if over.answers is not None and len(places) < min(over.answers, len(requests)):
+        raise NotAnsweredError(f"the service has {over.answers:,} answers in job {over.job} and gave {len(places):,}")
+    if strangers and not places and over.answers != 0:
+        raise ResultError(
+            f"fetch of {type(work.service).__name__} gave answers under keys that the job {over.job} does not have, "
+            f"such as {safe_repr(strangers[0])}, and none under those of its requests"
+        )
+    return places
+
+
+def _pairs(service: BatchService, job: str) -> Iterator[tuple[Any, Any]]:
+    """What `fetch` gives; ResultError for what are no pairs."""
+    found: Any = service.fetch(job)
+    must = f"fetch of {type(service).__name__} must give pairs of a request's key and its answer"
+    if not isinstance(found, Iterable):
+        discard(found)
+        raise ResultError(f"{must}, not {safe_repr(found)}; it is a plain function or generator")
+    for pair in found:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ResultError(f"{must}, and gave {safe_repr(pair)}")
+        yield pair[0], pair[1]
+
+
+def _failed(
+    work: Work, over: OverJob, arguments: Sequence[Any], costs: _Costs, error: BaseException, number: int
+) -> Result:
+    """What has come of a request that the service has an error for; its job has this number of requests."""
+    outcome = Failure(error).outcome
+    is_unanswered = issubclass(type(error), NotAnsweredError)
+    may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
+    if over.state is JobState.FAILED:
+        if may_be_mended:
+            return _unanswered(work, over, None, number)
+        return Result("failed", None, dead_letter(work, error, over.attempt), False, costs.nothing, None)
+    was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
+    spent, unsettled = costs.of(arguments, error) if was_asked else (costs.nothing, None)
+    kind = over.next if may_be_mended else "failed"
+    return Result(kind, None, dead_letter(work, error, over.attempt), False, spent, None, unsettled)
 
 
 def _result(
@@ -280,50 +340,70 @@ def _result(
     costs: _Costs,
     answer: Any,
 ) -> Result:
-    spent, text = costs.of(arguments, answer), _as_json(answer)
+    (spent, unsettled), text = costs.of(arguments, answer), _as_json(answer)
     try:
         value = validate(work.parse(answer))
     except BaseException as error:
         if is_fatal(error):
             raise task_error(error, f"parse of {work.name} has failed", redacted=work.redacted) from error
-        kind = "failed" if over.is_last else "again"
-        return Result(kind, None, dead_letter(work, error, over.attempt), True, spent, text)
-    return Result("ok", value, None, False, spent, text)
+        return Result(over.next, None, dead_letter(work, error, over.attempt), True, spent, text, unsettled)
+    return Result("ok", value, None, False, spent, text, unsettled)
+
+
+def _unread(work: Work, over: OverJob, costs: Sequence[float], error: Exception) -> Result:
+    """That of an answer that is no JSON, and cannot be kept until the whole job is fetched."""
+    unread = ResultError(f"fetch of {type(work.service).__name__} gave an answer that is no JSON: {error_text(error)}")
+    return Result(over.next, None, dead_letter(work, unread, over.attempt), True, costs, None)
 
 
 class _Costs:
     """What a request did cost, of each budget; what was reserved, where nobody says it."""
 
     def __init__(self, work: Work) -> None:
-        self._reservations = work.reservations()
+        self._reservations, self._work = work.reservations(), work
         self._budgets, self._ask = work.budgets, settlement_call(work.plan.spec)
+        self.nothing: list[float] = [0.0] * len(work.budgets)
 
-    def of(self, arguments: Sequence[Any], outcome: Any) -> list[float]:
-        costs = [reserved(*arguments) for reserved in self._reservations]
+    def reserved(self, arguments: Sequence[Any]) -> list[float]:
+        return [reserved(*arguments) for reserved in self._reservations]
+
+    def of(self, arguments: Sequence[Any], outcome: Any) -> tuple[list[float], str | None]:
+        """Also what `settle` has raised for a result; FatalError if it gives what is no cost."""
+        costs, unsettled, work = self.reserved(arguments), None, self._work
         for place, budget in enumerate(self._budgets):
             if budget.settle is None:
                 continue
             try:
-                costs[place] = given_number(self._ask(budget.settle, tuple(arguments), outcome), "settle")
-            except Exception:  # code of the user's: the reservation stands
+                cost = self._ask(budget.settle, tuple(arguments), outcome)
+            except BaseException as error:
+                if is_fatal(error):
+                    raise task_error(error, f"settle of {work.name} has failed", redacted=work.redacted) from error
                 if isinstance(outcome, BaseException):  # it does not take exceptions: such a request costs nothing
                     costs[place] = 0.0
-        return costs
+                else:
+                    unsettled = one_line(error_text(error, redacted=work.redacted))
+                continue
+            try:
+                costs[place] = given_number(cost, "settle")
+            except FatalError as error:
+                where = f"a budget of {work.name} in {budget.unit}"
+                raise task_error(error, where, redacted=work.redacted) from error
+        return costs, unsettled
 
 
-def _unanswered(work: Work, over: OverJob, unmade: Record | None) -> Result:
+def _unanswered(work: Work, over: OverJob, unmade: Record | None, number: int) -> Result:
     nothing = [0.0] * len(work.budgets)
     if unmade is not None:
         return Result("failed", None, unmade, False, nothing, None)
+    failed = "its job has failed" if number == 1 else f"its job of {number:,} requests has failed"
     why = {
         JobState.EXPIRED: "its job expired before",
         JobState.CANCELLED: "it was cancelled" if over.job else "the submission was cancelled before it was sent",
-        JobState.FAILED: f"its job has failed{over.error and ': '}{over.error}",
+        JobState.FAILED: f"{failed}{over.error and ': '}{over.error}",
     }.get(over.state, "the service has left it out of the answers")
     error = NotAnsweredError(f"the request has no answer: {why}")
-    kind = "failed" if over.is_last else "again"
     attempts = over.attempt if over.job else over.attempt - 1
-    return Result(kind, None, dead_letter(work, error, attempts), False, nothing, None)
+    return Result(over.left, None, dead_letter(work, error, attempts), False, nothing, None)
 
 
 def dead_letter(work: Work, error: BaseException, attempts: int) -> Record:
@@ -335,5 +415,5 @@ def dead_letter(work: Work, error: BaseException, attempts: int) -> Record:
 def _as_json(answer: Any) -> str | None:
     try:
         return json.dumps(answer, ensure_ascii=True)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None

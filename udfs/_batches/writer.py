@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .._errors.answers import USED_UP
 from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.figures import amount_, count, things
 from .._stores.base import ResultStore
@@ -32,6 +34,8 @@ logger = logging.getLogger("asyncudf")
 
 TRIES = 4  # to send or to fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
+FEW_REQUESTS = 20  # of a submission: if all their jobs fail, each of them may be invalid
+MOST_PIECES = 1_000  # of a submission; after that all requests of a job that fails are dead letters
 QUIET = 10.0  # seconds after which nobody sends a job any more for a process that has died
 LONGEST_SILENCE = 60.0  # seconds, after a service did not answer
 
@@ -101,6 +105,7 @@ class Writer:
         if self.progress.attempt == 0:
             self._form(1)
         self._settle()
+        self._divide()
         if self.progress.is_attempt_over and self.progress.to_ask_again:
             self._check_answers()
             self._form(self.progress.attempt + 1)
@@ -110,12 +115,21 @@ class Writer:
             self._settle()
 
     def cancel(self) -> None:
-        """Have all jobs cancelled, and send none any more."""
-        self._add([Event(0.0, "", "cancelled")])
-        if self._work.service.can_find:
-            lost = self.progress.of("intent")
-            found = self._submitted.told(lost, Ask.FIND)
-            self._add([_about(part, "sent", job=job) for part in lost if (job := found[part.id]["error"])])
+        """Have all jobs cancelled, and send none any more.
+
+        Raises:
+            AsyncUDFError: the service does not say whether it has a job; then none is cancelled.
+        """
+        lost = self.progress.of("intent") if self._work.service.can_find else []
+        found = self._submitted.told(lost, Ask.FIND)
+        for answer in found.values():
+            if answer["state"] in (SILENT, BROKEN):
+                raise AsyncUDFError(
+                    "nothing is cancelled, as the service does not say whether it has a job that may have been sent: "
+                    f"{answer['error']}. Call cancel again"
+                )
+        sent = [_about(part, "sent", job=job) for part in lost if (job := found[part.id]["error"])]
+        self._add([Event(0.0, "", "cancelled"), *sent])
         for (attempt, name), answer in self._submitted.told(self.progress.of("sent"), Ask.CANCEL).items():
             if answer["state"] in (SILENT, BROKEN):  # it may be over already: its state says that
                 logger.warning("part %s of attempt %d is not cancelled: %s", name, attempt, answer["error"])
@@ -218,23 +232,41 @@ class Writer:
 
     def _settle(self) -> None:
         over = [self._over(part, JobState.CANCELLED) for part in self._never_sent()]
-        sent, refused = self.progress.of("sent"), list[Event]()
+        sent, refused, failed, used_up = self.progress.of("sent"), list[Event](), list[tuple[Part, OverJob]](), ""
         told = self._submitted.told(sent)
-        self.states = {}
+        self.states, is_waiting, works = {}, False, self.progress.has_answers
         for part in sent:
             said, error = told[part.id]["state"], told[part.id]["error"] or ""
             if said == BROKEN:
                 raise AsyncUDFError(f"the service says nothing about job {part.job}: {error}")
             if said == SILENT:
                 logger.warning("the service says nothing about job %s: %s", part.job, error)
-            elif (state := JobState(said)) is JobState.REFUSED:
+                is_waiting = True
+                continue
+            state = JobState(said)
+            one = self._over(part, state, told[part.id]["answers"], error)
+            if state is JobState.FAILED and not self.progress.is_cancelled and _says_used_up(error):
+                used_up = f"job {part.job} has failed, as a quota of the service is used up: {error}"
+                refused.append(_about(part, "refused", text=error))
+            elif state is JobState.FAILED:
+                failed.append((part, one))
+            elif state is JobState.REFUSED:
                 refused.append(_about(part, "refused", text=error))
                 self._send_at = max(self._send_at, time.monotonic() + self._work.service.poll_every)
             elif state.is_over:
-                over.append(self._over(part, state, told[part.id]["answers"], error))
+                over.append(one)
+                works = True
             else:
                 self.states[part.id] = state
+                is_waiting = True
         self._add(refused)
+        self._fetch([*over, *self._to_divide(failed, works=works, is_waiting=is_waiting)])
+        if used_up:
+            raise AsyncUDFError(f"{used_up}. Its requests are kept, and sent again with the next wait")
+
+    def _fetch(self, over: Sequence[OverJob]) -> None:
+        """Settle the parts of jobs that are over."""
+        sent = self.progress.of("sent")
         for wave in _waves(over):
             task = SettleTask(
                 self._work, self._submitted.declared, over={one.part: one for one in wave}, store=self._store
@@ -246,6 +278,41 @@ class Writer:
             for name, text in troubles:
                 self._trouble(parts[name].id, f"cannot be fetched: {text}")
 
+    def _to_divide(self, failed: Sequence[tuple[Part, OverJob]], *, works: bool, is_waiting: bool) -> list[OverJob]:
+        """Those of the failed jobs whose requests are divided, or are dead letters; the others stay as they are.
+
+        While no job `works`, the cause may be the account: then one job is divided at a time, and no request is a dead
+        letter.
+        """
+        if works or self.progress.is_cancelled or self._submitted.requests < FEW_REQUESTS:
+            return [one for _, one in failed]
+        divided = [(part, one) for part, one in failed if one.left == "apart"]
+        alone = [(part, one) for part, one in failed if one.left != "apart" and part.is_piece]
+        now = [one for part, one in failed if one.left != "apart" and not part.is_piece]
+        is_waiting = is_waiting or bool(self._next_wave())
+        if JobState.WORKING in self.states.values():
+            now += [one for _, one in divided]
+        elif alone and not is_waiting:
+            self._add([_about(part, "refused", text=one.error) for part, one in alone])
+            part, one = alone[0]
+            raise AsyncUDFError(
+                f"all jobs of {self._work.name} have failed, also {part.job} with {things(part.requests, 'request')}: "
+                f"{one.error or 'the service does not say why'}. So the cause is hardly a request. No more jobs are "
+                "sent, and nothing is lost: wait goes on when the cause is removed, and cancel ends it"
+            )
+        elif divided and not is_waiting:
+            now.append(min(divided, key=lambda pair: pair[0].requests)[1])
+        judged = {one.part for one in now}
+        self.states |= {part.id: JobState.FAILED for part, one in failed if one.part not in judged}
+        return now
+
+    def _divide(self) -> None:
+        """Plan the pieces of jobs that have failed."""
+        for part in self.progress.parts:
+            if part.is_to_divide:
+                pieces = self._folder.divide(*part.id, in_halves=part.in_halves)
+                self._add([_about(part, "apart"), *pieces])
+
     def _never_sent(self) -> list[Part]:
         unsettled = self.progress.of("planned", "intent")
         return [part for part in unsettled if self.progress.is_cancelled or not part.has_job]
@@ -254,7 +321,14 @@ class Writer:
         is_last = self.progress.is_cancelled or part.attempt >= self._work.attempts
         if part.troubles % TRIES == TRIES - 1:  # what the service gives is all that there is
             answers = None
-        return OverJob(part.attempt, part.name, part.job, state, answers, error, is_last)
+        left = "failed" if is_last else "again"
+        if state is JobState.FAILED and not self.progress.is_cancelled:
+            # It may be another request's fault, and costs no attempt; a request that is alone is the invalid one.
+            if part.requests > 1 and sum(one.is_piece for one in self.progress.parts) < MOST_PIECES:
+                left = "apart"
+            elif part.is_piece:
+                left = "failed"
+        return OverJob(part.attempt, part.name, part.job, state, answers, error, is_last, left)
 
     def _add_settled(self, events: Sequence[Event]) -> None:
         """Add which parts are settled: those of which each request has a result."""
@@ -288,6 +362,11 @@ class Writer:
 
 def _about(part: Part, kind: str, **values: Any) -> Event:
     return Event(0.0, "", kind, part.attempt, part.name, part.turn, **values)
+
+
+def _says_used_up(error: str) -> bool:
+    """Whether it has the code of an account that pays for no further call."""
+    return not USED_UP.isdisjoint(re.findall(r"\w+", error))
 
 
 def _waves(over: Sequence[OverJob]) -> Iterator[list[OverJob]]:

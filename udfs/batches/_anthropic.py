@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .._batches.service import BatchRequest, BatchService, JobState, JobStatus, NotAnsweredError
+from .._errors.safe import safe_repr
 from .._stores.base import need
 from ..http import error_for
-from ._clients import CachedClient
+from ._clients import CachedClient, answers_of, lines_of, not_answered
 
 # The status of a request that is answered with an error of this type; others are the service's fault.
 STATUSES = {
@@ -61,8 +63,10 @@ class AnthropicBatches(CachedClient, BatchService):
     def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
         if self.client.messages.batches.retrieve(job).archived_at is not None:
             return
-        for row in self.client.messages.batches.results(job):
-            yield row.custom_id, _answer(row.result)
+        # The lines as they were sent: the client takes a result of a type that it does not know for one that succeeded.
+        # (Some of its versions have no `with_streaming_response.results`.)
+        with contextlib.closing(self.client.messages.batches.results(job).http_response) as response:
+            yield from answers_of(lines_of(response), _answer)
 
     def cancel(self, job: str) -> None:
         self.client.messages.batches.cancel(job)
@@ -75,12 +79,18 @@ def _client() -> Any:
     return Anthropic(max_retries=0)
 
 
-def _answer(result: Any) -> Any:
+def _answer(row: dict[str, Any]) -> Any:
     """The message, or the error of a request."""
-    if result.type == "succeeded":
-        return result.message.to_dict(mode="json")
-    if result.type in ("canceled", "expired"):
-        return NotAnsweredError(f"the request has no answer: it was {result.type}")
-    error = result.error.to_dict(mode="json")
-    kind = (error.get("error") or {}).get("type", "")
-    return error_for(STATUSES.get(kind, 500), body=json.dumps(error))
+    found = row.get("result")
+    result: dict[str, Any] = found if isinstance(found, dict) else {}
+    kind, message, error = result.get("type"), result.get("message"), result.get("error")
+    if kind == "succeeded" and isinstance(message, dict) and message:
+        return message
+    if kind == "errored" and isinstance(error, dict) and error:
+        inner = error.get("error")
+        status = STATUSES.get(str(inner.get("type")) if isinstance(inner, dict) else "", 500)
+        return error_for(status, body=json.dumps(error))
+    if kind in ("canceled", "expired"):
+        return NotAnsweredError(f"the request has no answer: it was {kind}")
+    why = f"its result is of the type {safe_repr(kind)}"
+    return not_answered(f"{why}: {safe_repr(found)}", why)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from .._batches.service import BatchRequest, BatchService, JobState, JobStatus, NotAnsweredError
+from .._errors.answers import answer_of
 from .._errors.checks import amount, optional, text
+from .._errors.safe import safe_repr
 from .._stores.base import need
 from ..http import error_for
-from ._clients import CachedClient
+from ._clients import CachedClient, answers_of, lines_of, not_answered
+
+logger = logging.getLogger("asyncudf")
 
 STATES = {
     "validating": JobState.QUEUED,
@@ -25,6 +30,8 @@ STATES = {
 }
 QUEUE_IS_FULL = "token_limit_exceeded"  # of a job that has failed because others wait
 NOT_ANSWERED = ("batch_expired", "batch_cancelled")  # of a line in the file of errors
+GONE = (404, 410)  # status of a file that nobody will read any more
+NOT_GIVEN = (*GONE, 400, 403)  # of a file of requests; then its job is divided in halves
 BYTES_PER_TOKEN = 4  # of a text in English; others have fewer
 
 
@@ -77,20 +84,39 @@ class OpenAIBatches(CachedClient, BatchService):
 
     def poll(self, job: str) -> JobStatus:
         found = self.client.batches.retrieve(job)
-        state, counts = STATES.get(found.status, JobState.WORKING), found.request_counts
-        errors = (found.errors.data or []) if found.errors is not None else []
+        state, counts, errors = STATES.get(found.status, JobState.WORKING), found.request_counts, _errors(found)
         if state is JobState.FAILED and any(error.code == QUEUE_IS_FULL for error in errors):
             state = JobState.REFUSED
-        answers = None if counts is None else counts.completed + (counts.failed if state is JobState.ENDED else 0)
-        return JobStatus(state, answers, "; ".join(str(error.message) for error in errors[:3]))
+        answers = None if counts is None else (counts.completed or 0)
+        if answers is not None and state is JobState.ENDED:
+            answers += counts.failed or 0
+        return JobStatus(state, answers, "; ".join(f"{error.code}: {error.message}" for error in errors[:3]))
 
     def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
         found = self.client.batches.retrieve(job)
+        yield from self._rejected(found)
         for file in filter(None, (found.output_file_id, found.error_file_id)):
+            yield from answers_of(self._lines(file), _answer)
+
+    def _rejected(self, job: Any) -> Iterator[tuple[str, Any]]:
+        """The requests because of which the job has failed, by their lines in the file of requests."""
+        wrong = {error.line: error for error in _errors(job) if error.line is not None}
+        if not wrong:
+            return
+        for number, line in enumerate(self._lines(job.input_file_id, NOT_GIVEN), start=1):
+            if (error := wrong.get(number)) is not None:
+                said = {"error": {"code": error.code, "message": error.message, "param": error.param}}
+                yield json.loads(line)["custom_id"], error_for(400, body=json.dumps(said))
+
+    def _lines(self, file: str, gone: Container[int | None] = GONE) -> Iterator[bytes]:
+        """The lines of a file; none if the service answers with a status of those that are `gone`."""
+        try:
             with self.client.files.with_streaming_response.content(file) as response:
-                for line in filter(None, response.iter_lines()):
-                    row = json.loads(line)
-                    yield row["custom_id"], _answer(row)
+                yield from lines_of(response)
+        except Exception as error:
+            if answer_of(error).status not in gone:
+                raise
+            logger.warning("the file %s of OpenAI cannot be read any more: %s", file, error)
 
     def cancel(self, job: str) -> None:
         self.client.batches.cancel(job)
@@ -110,12 +136,22 @@ def _client() -> Any:
     return OpenAI(max_retries=0)
 
 
+def _errors(job: Any) -> Sequence[Any]:
+    """Why a job has failed; services with the same interface may leave the field out."""
+    errors = getattr(job, "errors", None)
+    return (errors.data or []) if errors is not None else []
+
+
 def _answer(row: dict[str, Any]) -> Any:
     """The body of a response, or the error of a line."""
-    response, error = row.get("response") or {}, row.get("error")
-    status = response.get("status_code")
-    if error and error.get("code") in NOT_ANSWERED:
+    response, error = row.get("response"), row.get("error")
+    status, body = (response.get("status_code"), response.get("body")) if isinstance(response, dict) else (None, None)
+    if isinstance(error, dict) and error.get("code") in NOT_ANSWERED:
         return NotAnsweredError(f"the request has no answer: {error.get('message') or error['code']}")
-    if status is None or status >= 400 or error:
-        return error_for(status if status and status >= 400 else 500, body=json.dumps(response.get("body") or error))
-    return response["body"]
+    number = status if type(status) is int else 0
+    if error or 400 <= number <= 599:
+        return error_for(number if 400 <= number <= 599 else 500, body=json.dumps(body or error))
+    if not 200 <= number <= 299 or not isinstance(body, dict) or not body:
+        why = f"the line for it has the status {safe_repr(status)}"
+        return not_answered(f"{why} and the body {safe_repr(body)}", why)
+    return body
