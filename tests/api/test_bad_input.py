@@ -172,7 +172,7 @@ async def connect() -> Connection:
         (Facade, r"its \.aio is one: let the function return that"),
         (
             functools.partial(genai.Client, api_key="k"),
-            r"made a Client, .*; its \.aio is one: let the function return that",
+            r"made a Client, .*; its \.aio is one: let",
         ),
         (Closed, r"which calls `await it\.aclose\(\)` in a finally"),
         (Connection, r"which calls `it\.close\(\)` in a finally"),
