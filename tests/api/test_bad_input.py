@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import aiohttp
 import pandas as pd
 import pytest
+from google import genai
 
 from asyncudf import (
     AsyncFunction,
@@ -24,6 +27,7 @@ from asyncudf import (
     async_pandas_udf,
 )
 from asyncudf.testing import run_rows
+from tests.kit.ids import shown
 
 
 async def city(name: str) -> str:
@@ -130,9 +134,59 @@ def test_a_resource_must_be_a_named_parameter_and_made_on_the_executor() -> None
         async_pandas_udf(call, "int", resources={"session": undecorated})
     with pytest.raises(FunctionError, match="must be an async context manager's function or class"):
         async_pandas_udf(call, "int", resources={"session": "http://localhost"})  # type: ignore[dict-item]
-    with pytest.raises(AsyncUDFError, match="which is no async context manager"):
+    with pytest.raises(AsyncUDFError, match="made a dict, which is no async context manager; yield it in an async gen"):
         run_rows(call, [1], resources={"session": dict})
     assert async_pandas_udf(call, "int", resources={"session": aiohttp.ClientSession}).spec.parameters == ("x",)
+
+
+class Facade:
+    """As google-genai's client: its .aio is the asynchronous one."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+    @property
+    def above(self) -> Any:
+        raise RuntimeError("not this one")
+
+    @property
+    def aio(self) -> Any:
+        return contextlib.nullcontext()
+
+
+class Closed:
+    async def aclose(self) -> None: ...
+
+
+class Connection:
+    def close(self) -> None: ...
+
+
+async def connect() -> Connection:
+    return Connection()
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (Facade, r"its \.aio is one: let the function return that"),
+        (
+            functools.partial(genai.Client, api_key="k"),
+            r"made a Client, .*; its \.aio is one: let",
+        ),
+        (Closed, r"which calls `await it\.aclose\(\)` in a finally"),
+        (Connection, r"which calls `it\.close\(\)` in a finally"),
+        (contextlib.ExitStack, "it is a synchronous one: open it with `with`"),
+        (connect, "await it in an async generator function"),
+    ],
+    ids=shown,
+)
+def test_what_is_no_async_context_manager_is_told_how_to_become_one(made: Any, said: str) -> None:
+    async def call(x: int, client: Any) -> int:
+        return x
+
+    with pytest.raises(AsyncUDFError, match=said):
+        run_rows(call, [1], resources={"client": made})
 
 
 def test_an_async_function_has_the_right_methods() -> None:

@@ -120,6 +120,16 @@ class TestEachRowForItself:
         assert run_rows(f, range(3), batch_size=3, retry=ONCE_MORE) == [0, 1, 2]
         assert calls == [[0, 1, 2], [1]]
 
+    def test_a_request_whose_rows_fail_in_two_ways_is_one_error(self) -> None:
+        """As many errors as attempts at most: it counted once for each type."""
+
+        async def refuses(x: pd.Series) -> list[Any]:
+            return [KeyError(value) if value == 1 else ValueError(value) for value in x]
+
+        retry = RetryStrategy.fixed_delay(3, 1.0)
+        found = figures(refuses, range(6), batch_size=3, retry=retry, on_error="null", returnType="int")
+        assert (found.attempts, found.errors, found.failures) == (6, {"ValueError": 6}, 6)
+
     def test_rows_count_once_and_calls_as_they_were_made(self) -> None:
         found = figures(Bulk(refuses(1, 2, 4)), range(6), batch_size=6, retry=ONCE_MORE)
         assert (found.rows, found.results, found.failures) == (6, 6, 0)

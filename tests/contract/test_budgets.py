@@ -35,6 +35,7 @@ from asyncudf import (
 )
 from asyncudf.testing import MemoryStore, run_rows, run_stream
 from tests.kit.figures import figures
+from tests.kit.limited import ThrottledError
 
 PRICES = Budget(2.0, reserve=0.5, settle=lambda question, answer: answer["price"])
 
@@ -552,6 +553,67 @@ def test_permits_that_a_call_has_not_used_are_there_for_later_ones() -> None:
     assert max(run_rows(ask, range(200), rate_limit=unsettled)) == pytest.approx(20.0, rel=0.15)
     more = RateLimit(100, cost=lambda x: 1, settle=lambda x, begun: 4)
     assert max(run_rows(ask, range(200), rate_limit=more)) == pytest.approx(8.0, rel=0.15)
+
+
+def test_permits_are_settled_by_what_the_function_has_said() -> None:
+    """`settle="tokens"`: a model's function says the tokens by context.spend, and its result does not have them."""
+
+    async def ask(x: int, context: RuntimeContext) -> float:
+        begun = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.1)
+        context.spend(1, "USD")
+        context.spend(2, "tokens")
+        return begun
+
+    settled = RateLimit(100, cost=10, settle="tokens")
+    assert max(run_rows(ask, range(200), rate_limit=settled)) == pytest.approx(4.0, rel=0.15)
+    budget = Budget(10**6, "tokens", reserve=10)  # takes what was said as well
+    assert max(run_rows(ask, range(200), rate_limit=settled, budget=budget)) == pytest.approx(4.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "used"), [(ValueError(), 2, 2), (ValueError(), None, 10), (ThrottledError(), None, 0)]
+)
+def test_a_failed_attempt_takes_the_permits_that_it_has_said(error: Exception, said: int | None, used: int) -> None:
+    """All that were reserved if nobody knows how many, and none if the service has refused it."""
+
+    def begun_with(settle: Any) -> list[float]:
+        begun: list[float] = []
+
+        async def ask(x: int, context: RuntimeContext) -> None:
+            begun.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(0.1)
+            if context.attempt_number == 1 and len(begun) <= 100:
+                if said is not None:
+                    context.spend(said, "tokens")
+                raise error
+            context.spend(10, "tokens")
+
+        limit = RateLimit(100, cost=10, settle=settle)
+        run_rows(ask, range(100), rate_limit=limit, retry=RetryStrategy.fixed_delay(2, delay=0.1))
+        return begun
+
+    told = begun_with("tokens")
+    assert told == begun_with(lambda x, outcome: used if isinstance(outcome, BaseException) else 10)
+    assert told != begun_with(lambda x, outcome: used + 3 if isinstance(outcome, BaseException) else 10)
+
+
+def test_a_function_that_does_not_say_its_permits_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(x: int, context: RuntimeContext) -> int:
+        context.spend(1, "token")
+        return x
+
+    run_rows(ask, range(3), rate_limit=RateLimit(100, cost=10, settle="tokens"))
+    (warning,) = [one for one in caplog.messages if "settle=" in one]
+    assert "context.spend(amount, 'tokens')" in warning
+
+    async def plain(x: int) -> int:
+        return x
+
+    with pytest.raises(OptionError, match="annotated RuntimeContext"):
+        run_rows(plain, [1], rate_limit=RateLimit(100, cost=10, settle="tokens"))
+    with pytest.raises(OptionError, match="settle of a rate limit"):
+        RateLimit(100, cost=10, settle="")
 
 
 def test_permits_that_were_not_used_are_not_saved_up() -> None:

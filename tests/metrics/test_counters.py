@@ -249,7 +249,7 @@ def test_where_the_time_goes() -> None:
     assert found.time["input"] == pytest.approx(1.9)
     assert found.time["calls_busy"] == pytest.approx(0.15)
     found = figures(with_a_slow_one, range(301), capacity=20)
-    assert found.time["winding_down"] == pytest.approx(5, abs=0.1)
+    assert found.time["start_and_end"] == pytest.approx(5, abs=0.1)
 
 
 def test_a_blocked_loop() -> None:

@@ -21,7 +21,7 @@ def test_a_task_in_one_line() -> None:
     """What it did, and where most of the time went."""
     told = totals(*[0.048] * 12_345, attempts=12_375, timeouts=4, failures=3, dead_letters=3, store_hits=1)
     told.errors.update(ConnectionError=31, ValueError=2)
-    told.time.update({State.CALLS_BUSY: 27.9, State.INPUT: 1.6, State.WINDING_DOWN: 0.5})
+    told.time.update({State.CALLS_BUSY: 27.9, State.INPUT: 1.6, State.START_AND_END: 0.5})
     assert task_line("weather", told) == (
         "weather: 12,345 rows in 30 s (412/s), 12,345 calls (p50 48 ms, p95 48 ms), 19.8 in flight on average, "
         "33 errors, 30 retries, 4 timeouts, 3 failed rows, 3 dead letters, 1 store hit, 93% calls busy, 5% input"

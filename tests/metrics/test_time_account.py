@@ -33,7 +33,7 @@ def test_time_goes_to_the_state_that_was_entered() -> None:
     account.enter(State.CALLS_BUSY)
     account.enter(State.CALLS_BUSY)
     clock.now += 4
-    assert spent(account) == {"WINDING_DOWN": 1, "INPUT": 2, "CALLS_BUSY": 4}
+    assert spent(account) == {"START_AND_END": 1, "INPUT": 2, "CALLS_BUSY": 4}
 
 
 STEPS = st.lists(

@@ -161,6 +161,17 @@ class TestDistribution:
         assert len(links) > 20
         assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
+    def test_the_command_on_the_page_builds_the_wheel_that_the_pages_of_platforms_name(self, tmp_path: Path) -> None:
+        """With the build's requirements of this environment: else it would fetch them."""
+        pages = [page.read_text() for page in (ROOT / "docs" / "platforms").glob("*.md")]
+        (command,) = {command for page in pages for command in re.findall(r"^pip (wheel .*)$", page, re.MULTILINE)}
+        tools = build_requirements(tmp_path / "tools")
+        shutil.copytree(ROOT, tmp_path / "copy", ignore=shutil.ignore_patterns(*NOT_PART_OF_IT))
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+        run(*pip, *command.split(), "--no-build-isolation", "--quiet", cwd=tmp_path / "copy", path=tools)
+        (wheel,) = (tmp_path / "copy" / "dist").iterdir()
+        assert {name for page in pages for name in re.findall(r"asyncudf-[\w.-]+\.whl", page)} == {wheel.name}
+
     def test_the_wheel_tells_what_it_needs(self, built: Distribution) -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         with zipfile.ZipFile(built.wheel) as archive:

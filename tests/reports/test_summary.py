@@ -14,7 +14,7 @@ WEATHER = figures(
     function="weather #2",
     calls_busy=27.9,
     input=1.5,
-    winding_down=0.6,
+    start_and_end=0.6,
     latency=latencies(12_345, 0.048, 1.2, slow=5),
     retries=30,
     timeouts=4,

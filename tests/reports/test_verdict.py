@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asyncudf._observe.reports.verdict import verdict
 from tests.kit.plain_figures import STATES, figures, latencies, task
 
-BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
+BUSY = {"calls_busy": 9.3, "start_and_end": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 FULL = {"mean": 20, "peak": 20}
 
 
@@ -57,7 +57,7 @@ def hanging(*points: list[float]) -> dict[str, Any]:
     return {"tasks": {"running": 1}, "per_task": [running]}
 
 
-@pytest.mark.parametrize("state", ["calls_busy", "head_of_line", "input", "winding_down"])
+@pytest.mark.parametrize("state", ["calls_busy", "head_of_line", "input", "start_and_end"])
 def test_calls_that_never_come_back_are_the_answer(state: str) -> None:
     """Whatever else waits for them, and whatever calls took that did come back."""
     none = verdict(figures(**{state: 600.0}, latency=latencies(0, 0.0), **hanging()))
@@ -77,7 +77,7 @@ def test_calls_that_come_back_are_not_said_to_hang() -> None:
 
 def test_calls_that_were_given_up_have_not_come_back() -> None:
     """All that is left of them is their number, while free slots wait for an input that is over."""
-    text = verdict(figures(winding_down=600.0, latency=latencies(0, 0.0), abandoned=3)).text
+    text = verdict(figures(start_and_end=600.0, latency=latencies(0, 0.0), abandoned=3)).text
     assert "no call has returned for 10 min; attempt_timeout= tells which" in text
     assert "no call has returned" not in verdict(figures(limit=600.0, latency=latencies(0, 0.0))).text
 

@@ -13,7 +13,7 @@ from asyncudf._observe.reports.function_figures import FunctionFigures
 from asyncudf._observe.reports.verdict import ENDS, RULES, verdict
 from tests.kit.plain_figures import figures, latencies
 
-BUSY = {"calls_busy": 9.3, "winding_down": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
+BUSY = {"calls_busy": 9.3, "start_and_end": 0.7, "in_flight": {"mean": 18.6, "peak": 20}}
 ONE_SLOW = latencies(1000, 0.05, 5.0)
 NO_CALLS = latencies(0, 0.0)
 UNEVEN = {**latencies(1000, 0.05), "min": 0.02}
@@ -47,7 +47,7 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
     (figures(calls_busy=9.0, store_hits=1000, latency=NO_CALLS), "1,000 rows came from the store, and nothing was"),
     (figures(calls_busy=9.0, input=1.0, latency=latencies(49, 1.5)), "too short to tell: 49 calls in 10 s"),
     (figures(calls_busy=0.9, latency=latencies(5000, 0.001)), "too short to tell: 5,000 calls in 900 ms"),
-    (figures(winding_down=39.9, input=0.1, latency=latencies(8, 5.0), tasks={"succeeded": 8}, ended=20.0),
+    (figures(start_and_end=39.9, input=0.1, latency=latencies(8, 5.0), tasks={"succeeded": 8}, ended=20.0),
      "99.8% of the time fewer rows were left than slots, or resources opened and closed; half as many partitions"),
     # All slots had a call, or the loop was blocked.
     (figures(calls_busy=600.0, latency=NO_CALLS), "100% of the time no call has returned for 10 min; attempt_timeout="),
@@ -58,7 +58,8 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
     (figures(blocked_loop=9.0, input=1.0, options={"kind": "def"}),
      "90% of the time a task's process computed: its processor is the limit, and more capacity changes nothing; more"),
     (figures(blocked_loop=9.0, input=1.0, in_flight={"mean": 1.0, "peak": 1}),
-     "90% of the time synchronous code blocked the event loop: ... an asynchronous client ... save at most 90%"),
+     ("90% of the time synchronous code, or a machine with too few cores, blocked the event loop: ... "
+      "an asynchronous client ... save at most 90%")),
     (figures(**BUSY, latency={**latencies(1000, 0.25), "last": [[0.15, 12], [0.25, 8]]}),
      f"{SLOTS}, but calls were shorter while few were in flight: the service, or the client's pool, is the limit, and"),
     (figures(calls_busy=93, input=7, latency=latencies(1000, 0.05, 10.0, slow=180), timeouts=180,
@@ -78,11 +79,11 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
     (figures(**BUSY, options={"capacity": None}), f"{SLOTS} and calls took 50 ms; try twice the capacity: if calls"),
     (figures(**BUSY, options={"capacity": "auto"}), f"{SLOTS} and calls took 50 ms; try a larger maximum of capacity"),
     # Slots were free: slow calls, and the rows behind them.
-    (figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW),
+    (figures(start_and_end=4.9, calls_busy=2.5, latency=ONE_SLOW),
      LAST + "attempt_timeout=0.1, twice what 99% of the others took, would save about 66% of the time"),
-    (figures(winding_down=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1}),
+    (figures(start_and_end=4.9, calls_busy=2.5, latency=ONE_SLOW, options={"attempt_timeout": 0.1}),
      LAST + "calls that end earlier would save about 66% of the time"),
-    (figures(winding_down=9.0, calls_busy=1.0, latency=latencies(100, 0.5), waited=40.0, options={"retry": "given"}),
+    (figures(start_and_end=9.0, calls_busy=1.0, latency=latencies(100, 0.5), waited=40.0, options={"retry": "given"}),
      "90% of the time rows that waited to be tried again held the task up; shorter delays of retry= would save"),
     (figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, options={"queue_size": 40}),
      f"{SLOW_ROW}, the longest 5 s; queue_size=2_000 would save at most 83% of the time"),
@@ -90,9 +91,9 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
      f"{SLOW_ROW}, the longest 5 s; unordered_wait, if the order does not matter, would save at most 83% of the time"),
     (figures(head_of_line=25.0, calls_busy=5.0, latency=ONE_SLOW, options={"output_mode": "unordered"}),
      f"{SLOW_ROW}, the longest 5 s; fewer watermarks would save at most 83% of the time"),
-    (figures(winding_down=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=5.0),
+    (figures(start_and_end=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=5.0),
      FEW + "half as many partitions would save about 45% of the time"),
-    (figures(winding_down=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=0.5),
+    (figures(start_and_end=9.0, calls_busy=1.0, rows=100, tasks={"succeeded": 20}, ended=0.5),
      FEW + "tasks ran at the same time: only faster calls, or resources that open faster, would end them earlier"),
     # Something else sets the pace.
     (figures(limit=9.0, calls_busy=1.0, throttled=80), REFUSED),

@@ -387,7 +387,10 @@ SATURATED = (
     "all slots of a task were busy, but calls were shorter while few were in flight: the service, or the client's "
     'pool, is the limit, and more capacity changes nothing; capacity="auto" finds how many calls it takes'
 )
-BLOCKED = "synchronous code blocked the event loop: other calls waited, and more capacity changes nothing"
+BLOCKED = (
+    "synchronous code, or a machine with too few cores, blocked the event loop: other calls waited, and more capacity "
+    "changes nothing"
+)
 FAILING = "all slots of a task were busy, with many calls that fail (mostly {}); first look why"
 REFUSED = "the service refused {} calls: it allows fewer than were made; a rate_limit just below what it allows, or a"
 WAITED = "tasks waited for their last calls: the longest took {}"
@@ -397,7 +400,7 @@ FEW_LEFT = "fewer rows were left than slots, or resources opened and closed; tas
 HELPS = ": what you allow is the limit; a higher one, if the service allows it, helps until another binds"
 FOUR, LARGE = partial(few_at_once, 4), {"queue_size": 100_000}
 MORE, AUTO = {"capacity": ADVISED}, {"capacity": "auto"}
-BUSY, HEAD, END = "calls_busy", "head_of_line", "winding_down"
+BUSY, HEAD, END = "calls_busy", "head_of_line", "start_and_end"
 
 JOBS = {
     "too few slots": Job(

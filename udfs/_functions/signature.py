@@ -314,6 +314,12 @@ def read_function(function: Any, options: Options) -> FunctionSpec:
                 "costs at most), settle= (what it did cost), or a parameter of the function annotated RuntimeContext, "
                 f"by which it calls context.spend(amount, {budget.unit!r})"
             )
+    unit = next((limit.settle for limit in options.rate_limit if isinstance(limit.settle, str)), None)
+    if unit is not None and not spec.has_context:
+        raise OptionError(
+            f"settle={unit!r} is what {spec.name} says by context.spend(amount, {unit!r}): give it a parameter "
+            "annotated RuntimeContext, or settle= a plain function of the arguments and the result"
+        )
     if spec.has_life_cycle and options.resources is not None:
         raise OptionError(f"resources go with plain functions; {spec.name} opens its own in open() and close()")
     return spec

@@ -60,7 +60,9 @@ class RateLimit:
             than a number of 0 or more, the job does.
         settle: permits that a call did use, a plain function of the call's arguments and its result, such as one that
             reads the tokens of an answer: later calls get what `cost` has taken too much, or make up for it. Of an
-            attempt that failed it gets the exception; if it raises then, the attempt has used no permits.
+            attempt that failed it gets the exception; if it raises then, the attempt has used no permits. Or a unit,
+            such as "tokens": what the function says by `context.spend(amount, "tokens")`. An attempt that has not said
+            it keeps what `cost` has taken, unless the service has refused it.
         name: limits of one name are one limit, over functions and, on one Redis, over jobs; with `scope="task"` over
             the functions of a chain. If their numbers differ, each call takes time of all by its own: with 2 a second
             it begins 0.5 s after the call before, with 3 a second 0.33 s after it, whichever function made that one.
@@ -81,7 +83,7 @@ class RateLimit:
     per: float | timedelta | Literal["second", "minute", "hour", "day"] = "second"
     burst: float | None = None
     cost: Cost | None = None
-    settle: Callable[..., float] | None = field(default=None, kw_only=True)
+    settle: Callable[..., float] | str | None = field(default=None, kw_only=True)
     name: str | None = None
     scope: Scope | Literal["job", "task"] = Scope.JOB
     by: str | Sequence[str] | None = field(default=None, kw_only=True)
@@ -97,7 +99,10 @@ class RateLimit:
                 f"one, write {self._strict}"
             )
         check_cost(self.cost, "cost", "lambda text: len(text) / 4")
-        check_settle(self.settle, "answer.tokens")
+        if isinstance(self.settle, str):
+            text(self.settle, "settle of a rate limit, if it is the unit of context.spend")
+        else:
+            check_settle(self.settle, 'answer.tokens (or settle="tokens", what context.spend says)')
         if self.name is not None:
             text(self.name, "name of a rate limit")
         object.__setattr__(self, "by", key_names(self.by))
@@ -113,7 +118,7 @@ class RateLimit:
         per: float | timedelta | Literal["second", "minute", "hour", "day"] | None = None,
         burst: float | None = None,
         cost: Cost | None = None,
-        settle: Callable[..., float] | None = None,
+        settle: Callable[..., float] | str | None = None,
         name: str | None = None,
         scope: Scope | Literal["job", "task"] = Scope.JOB,
         by: None = None,

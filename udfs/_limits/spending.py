@@ -85,7 +85,7 @@ class Spending:
     @property
     def is_settled(self) -> bool:
         """Whether what an attempt reserves may differ from what it costs."""
-        return any(map(callable, self._settles)) or any(gate.amounts.is_settled for gate in self._gates)
+        return any(one is not None for one in self._settles) or any(gate.amounts.is_settled for gate in self._gates)
 
     def note_budgets(self) -> None:
         """Note what all runs have spent of the budgets with names, as far as this task knows."""
@@ -121,16 +121,32 @@ class Spending:
             outcomes = [error] * len(attempt.rows) if results is None else results
             is_refused = failure is not None and self._is_refusal(failure)
             if not is_cut:
-                self._settle_permits(attempt, reserved, outcomes)
+                self._settle_permits(attempt, reserved, spent, outcomes, is_refused=is_refused)
             spent.update(self._settle_budgets(attempt, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused))
         totals = self._task.counters.totals
         for unit, cost in spent.items():
             totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
             totals.spent_squares[unit] = totals.spent_squares.get(unit, 0.0) + cost * cost
 
-    def _settle_permits(self, attempt: SpendingAttempt, reserved: Sequence[float], outcomes: Sequence[Any]) -> None:
+    def _settle_permits(
+        self,
+        attempt: SpendingAttempt,
+        reserved: Sequence[float],
+        said: dict[str, float],
+        outcomes: Sequence[Any],
+        *,
+        is_refused: bool,
+    ) -> None:
         for place, settle in enumerate(self._settles[: self._first]):
-            if settle is not None and (used := self._cost_of(place, settle, attempt, outcomes)) is not None:
+            if settle is None:
+                continue
+            if isinstance(settle, str):
+                used = said.get(settle, 0.0 if is_refused else None)
+                if used is None and not all(isinstance(outcome, BaseException) for outcome in outcomes):
+                    self._warn_of_unsaid(settle)
+            else:
+                used = self._cost_of(place, settle, attempt, outcomes)
+            if used is not None:
                 now = self._task.counters.clock()
                 if (gate := self.by_key.get(place)) is not None:
                     gate.settle(attempt, reserved[place], used, now)
@@ -172,6 +188,15 @@ class Spending:
             gate.settle(attempt, reserved[place], cost, is_untold=is_untold)
             spent[budget.unit] = cost
         return spent
+
+    def _warn_of_unsaid(self, unit: str) -> None:
+        self._warn_once(
+            "%s has given a result and not said what it used of its rate limit with settle=%r: call "
+            "context.spend(amount, %r) before it returns. Such calls count with what cost= has taken",
+            self._task.name,
+            unit,
+            unit,
+        )
 
     def _warn_of_silence(self, budget: Budget) -> None:
         self._warn_once(

@@ -225,7 +225,9 @@ class FunctionMetrics:
     )
     limit_seconds: dict[str, float] = _figure("For which calls waited, by the limit as people are shown it.", AMOUNTS)
     ended_by: Counter[str] = _figure("Tasks that ended with an error, by the option that says so, or its text.", COUNTS)
-    errors: Counter[str] = _figure("Attempts that ended with an error, by its type.", COUNTS)
+    errors: Counter[str] = _figure(
+        "Attempts that ended with an error, by its type; of several rows by that of most.", COUNTS
+    )
     examples: dict[str, str] = _figure("A message for each of these types.", EXAMPLES)
     last_error: tuple[str, int | None] | None = _figure("The type and HTTP status of the last, or None.", LAST)
     latency: LatencySketch = _figure("Of calls, from the first attempt to the result.", SKETCH)

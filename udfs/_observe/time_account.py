@@ -17,7 +17,7 @@ class State(enum.Enum):
     BREAKER = "breaker"  # the circuit breaker is open
     STORE = "store"  # waits for stored results
     BLOCKED_LOOP = "blocked loop"  # code that does not await keeps the event loop from everything else
-    WINDING_DOWN = "start and end"  # fewer rows are left than slots; also opening and closing
+    START_AND_END = "start and end"  # fewer rows are left than slots; also opening and closing
 
 
 class TimeAccount:
@@ -38,7 +38,7 @@ class TimeAccount:
         self._seconds = dict.fromkeys(State, 0.0)
         self._seconds[State.INPUT] = waited
         self._looked = dict(self._seconds)
-        self.state = State.WINDING_DOWN
+        self.state = State.START_AND_END
 
     def enter(self, state: State) -> None:
         """From now on time goes to this state."""

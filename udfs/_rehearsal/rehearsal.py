@@ -231,7 +231,7 @@ LIMITS = {
     State.HEAD_OF_LINE: "the queue was full behind a slow row",
     State.LIMIT: "calls waited for a limit, or because the service had refused some",
     State.BLOCKED_LOOP: "a call that does not await, or a machine with too few cores, kept all others waiting",
-    State.WINDING_DOWN: "fewer rows were left than calls could be in flight",
+    State.START_AND_END: "fewer rows were left than calls could be in flight",
 }
 
 

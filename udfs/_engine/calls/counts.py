@@ -14,6 +14,7 @@ from ..._functions.async_function import Results
 from ..._functions.side_outputs import SideRecord
 from ..._observe.counters import TaskCounters
 from .attempt import Attempt
+from .outcomes import usual_error
 from .row import Row, RowState
 
 LONGEST_CAUSE = 150  # characters
@@ -62,9 +63,9 @@ class CallCounts:
         self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """The rows of an attempt have failed so: it counts once for each type."""
-        for failure in {type(one.error): one for one in reversed(failures)}.values():
-            self.failure(failure)
+        """The rows of an attempt have failed so: it counts once, with the error of most of them."""
+        usual = usual_error([one.error for one in failures], len(failures))
+        self.failure(next(one for one in failures if one.error is usual))
 
     def timed_out(self, row: Row, failure: Failure | None, *, is_first: bool) -> None:
         """A row is late: the first of its attempt or its call; `failure`: of its attempt, if that ends with it."""

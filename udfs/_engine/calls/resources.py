@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -14,7 +16,7 @@ from ..._errors.records import error_text
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import RuntimeContext
 from ..._functions.signature import FunctionSpec
-from ..loop.event_loops import discard
+from ..loop.event_loops import discard, forget
 from ..loop.limited import result_of, within
 
 OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead
@@ -112,15 +114,34 @@ async def _outcome(called: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
         return None, error
 
 
+def _instead_of(manager: Any) -> str:
+    """What makes an async context manager of an object that is none."""
+    generator = "an async generator function decorated with @contextlib.asynccontextmanager"
+    if inspect.iscoroutine(manager):
+        forget(manager)
+        return f"await it in {generator}, which yields what is to be used"
+    for name in filter(lambda name: not name.startswith("_"), dir(manager)):
+        with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):  # a property of others
+            part = getattr(manager, name)
+            if hasattr(type(part), "__aenter__") and not type(part).__module__.startswith("asyncio."):  # no lock
+                return f"its .{name} is one: let the function return that"
+    if hasattr(manager, "__enter__"):
+        return f"it is a synchronous one: open it with `with` in {generator}, and yield it"
+    for name in ("aclose", "close"):
+        if callable(close := getattr(manager, name, None)):
+            awaited = "await " if inspect.iscoroutinefunction(close) else ""
+            return f"yield it in {generator}, which calls `{awaited}it.{name}()` in a finally"
+    return f"yield it in {generator}"
+
+
 async def _entered(stack: contextlib.AsyncExitStack, factory: Callable[..., Any], label: str) -> Any:
     """Open a resource; from then on the stack closes it, also where the task was cancelled meanwhile."""
     # Not enter_async_context: it would close without a time limit, and an error of closing could hide a row's error.
     manager = factory()
     if not hasattr(manager, "__aenter__"):
-        raise TypeError(
-            f"{safe_repr(factory)} made a {type(manager).__name__}, which is no async context manager; "
-            "decorate an async generator function with @contextlib.asynccontextmanager"
-        )
+        kind = type(manager).__name__
+        made = f"{safe_repr(factory)} made a {kind}, which is no async context manager"
+        raise TypeError(f"{made}; {_instead_of(manager)}")
     leave = closing(manager.__aexit__, f"{label} could not be closed", f"{label} failed")
     value = await manager.__aenter__()
     stack.push_async_exit(leave)

@@ -295,7 +295,7 @@ class SlotPool:
     async def close(self, *, patient: bool) -> None:
         """End all slots; if `patient`, coroutines whose rows are done may first finish."""
         self._context = None
-        self._account.enter(State.WINDING_DOWN)
+        self._account.enter(State.START_AND_END)
         running = {slot.task for slot in self._slots if not slot.has_retired}
         if patient and running:
             await asyncio.wait(running, timeout=event_loops.GRACE)

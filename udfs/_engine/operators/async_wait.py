@@ -609,7 +609,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.LIMIT
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
-        return State.WINDING_DOWN if self._buffer.is_drained else State.INPUT
+        return State.START_AND_END if self._buffer.is_drained else State.INPUT
 
     @property
     def in_progress(self) -> tuple[int, int]:

@@ -191,7 +191,7 @@ MEANINGS = {
     State.BREAKER: "the circuit breaker was open: the service gave no answers",
     State.STORE: "waited for stored results",
     State.BLOCKED_LOOP: "code that does not await kept all calls from going on",
-    State.WINDING_DOWN: "fewer rows were left than slots; also opening and closing",
+    State.START_AND_END: "fewer rows were left than slots; also opening and closing",
 }
 
 SURENESS = {

@@ -21,7 +21,7 @@ SLOW, ALIKE, QUICK, QUICK_AT_LAST = 5, 1.25, 0.75, 0.85  # times what half of th
 FEW_SLOTS = 8  # a service may take no more, and the user may know
 GENERATIONS = 5  # calls in each slot, from which on the first and the last are few
 MOST_ROWS = 1_000_000  # in a queue that a user would want
-BUSY, HEAD, END, BLOCKED = State.CALLS_BUSY, State.HEAD_OF_LINE, State.WINDING_DOWN, State.BLOCKED_LOOP
+BUSY, HEAD, END, BLOCKED = State.CALLS_BUSY, State.HEAD_OF_LINE, State.START_AND_END, State.BLOCKED_LOOP
 STORED = (State.STORE, State.OUTPUT)  # what rows wait for that need no call
 MADE = (BUSY, HEAD, END, State.LIMIT)  # where it matters which calls were made
 
@@ -216,9 +216,9 @@ RULES = (  # behind the part of the time that went to the state that cost most
     # between the blocks, no figure shows what these cost.
     Rule(lambda f: f.top is BLOCKED
                    or (f.top is BUSY and f.capacity != 1 and not f.is_open and f.in_flight < 1.5 * f.share(BUSY)),
-         lambda f: f"synchronous code blocked the event loop: other calls waited, {NO_MORE}; if it waits for a "
-                   "service, an asynchronous client, or a plain def (which runs in threads), "
-                   f"{'lets the others go on' if f.in_flight >= 1.5 else _saves(_without(f, f.top))}"),
+         lambda f: f"synchronous code, or a machine with too few cores, blocked the event loop: other calls waited, "
+                   f"{NO_MORE}; if code waits for a service, an asynchronous client, or a plain def (which runs in "
+                   f"threads), {'lets the others go on' if f.in_flight >= 1.5 else _saves(_without(f, f.top))}"),
     Rule(lambda f: f.top is BUSY and f.capacity and _is_saturated(f),
          lambda f: f"{SLOTS}, but calls were shorter while few were in flight: the service, or the client's pool, is "
                    f'the limit, {NO_MORE}; capacity="auto" finds how many calls it takes'),
