@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .._errors.answers import USED_UP
+from .._errors.bodies import USED_UP
 from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.figures import amount_, count, things
 from .._stores.base import ResultStore
