@@ -155,7 +155,7 @@ def test_a_wait_may_be_written_in_many_ways(retry_after: Any, seconds: float | N
     "retry_after",
     [LATER, LATER.replace(tzinfo=None), pd.Timestamp(LATER), LATER.isoformat(), f"{LATER:%Y-%m-%dT%H:%M:%SZ}",
      f"{LATER:%a, %d %b %Y %H:%M:%S GMT}", LATER.timestamp(), str(int(LATER.timestamp() * 1000))],
-    ids=str,
+    ids=["datetime", "naive datetime", "Timestamp", "ISO 8601", "RFC 3339", "HTTP date", "seconds", "milliseconds"],
 )  # fmt: skip
 def test_or_as_a_time(retry_after: Any) -> None:
     assert error_for(429, retry_after=retry_after).retry_after == pytest.approx(3600, abs=120)
