@@ -405,7 +405,7 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast, tasks: Se
         yield "the first failed row ends the job, by on_error='raise'"
     most, failed = options.max_failures, round(as_is.failures.likely)
     if most is not None and failed and most.is_spent(Failures(counted.rows, failed)):
-        yield f"the job ends early, by max_failures={most.most:g}: {things(failed, 'row')} of all fail"
+        yield f"the job ends early, by max_failures={most.most:g}: about {things(failed, 'row')} fail"
     own = _sums([one for task in tasks for one in task.records])
     own[CALLS] = sum(len(task.records) for task in tasks)
     df, calls, unit = counted.df, counted.called, "row"
