@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -110,12 +110,18 @@ class Engine:
 
 
 def run_tasks(
-    server: Server | None, functions: Iterable[Callable[..., Any]], rows: Iterable[Any], **options: Any
+    server: Server | None,
+    functions: Iterable[Callable[..., Any]],
+    rows: Iterable[Any],
+    *,
+    begins: Sequence[float] = (),
+    **options: Any,
 ) -> list[BaseException | list[Any]]:
     """Run one task of a job for each function, all over the same rows and in one virtual time.
 
     Args:
         server: the job's coordinator; None: the tasks share nothing.
+        begins: when each task has its rows; at once unless given.
 
     Returns:
         For each task what it has emitted, or its error.
@@ -128,8 +134,10 @@ def run_tasks(
         plan = lambda *about: dataclasses.replace(plan_function_offline(*about), coordinator=config)  # noqa: E731
         with mock.patch.multiple(_runs, TaskEnvironment=environment, plan_function_offline=plan):
             engines.append(Engine(function, loop=loop, **options))
-        engines[-1].feed(given)
-        engines[-1].end()
+        if begins:
+            loop.call_at(begins[partition], _give, engines[-1], given)
+        else:
+            _give(engines[-1], given)
 
     async def together() -> list[BaseException | None]:
         return await asyncio.gather(*(engine._run(None) for engine in engines), return_exceptions=True)
@@ -142,6 +150,11 @@ def run_tasks(
         ended = loop.run_until_complete(together())
     loop.close()
     return [engine.output if error is None else error for engine, error in zip(engines, ended, strict=True)]
+
+
+def _give(engine: Engine, rows: Iterable[Any]) -> None:
+    engine.feed(rows)
+    engine.end()
 
 
 @contextmanager

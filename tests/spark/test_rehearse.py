@@ -258,6 +258,59 @@ def test_a_window_that_is_spent_is_the_last_one(spark, monkeypatch, begins, seco
     assert found == (int(unpaid > 0), pytest.approx(unpaid))
 
 
+def test_rows_of_one_key_of_the_store_are_one_call(spark, journal, tmp_path):
+    """400 arguments of 20 keys were told as 400 calls, 4.00 USD; the job made 20."""
+    pytest.importorskip("lmdb")
+
+    async def place(lat: float, context: RuntimeContext) -> float:
+        journal.write("called", lat)
+        context.spend(0.01)
+        return lat
+
+    near = async_pandas_udf(place, store=ResultStore.disk(str(tmp_path / "s"), key=round), version="1")
+    df = spark.range(0, 400, 1, 2).selectExpr("id % 20 + (id div 20) / 1000.0D AS `the.lat`")
+    told = rehearse(df, near("`the.lat`"), sample=40)
+    assert (told.sample, told.as_is.calls, len(journal)) == (20, 20, 20)
+    assert told.as_is.spent["USD"].likely == pytest.approx(0.2)
+    df.select(near("`the.lat`")).collect()
+    assert len(journal) == 20
+
+
+def test_what_a_named_budget_has_spent_before_is_noted(spark, journal, tmp_path):
+    """20 of 30 USD were spent, and the 20 that the rows need were told to suffice."""
+    pytest.importorskip("lmdb")
+    budget = Budget(30, reserve=0.1, settle=lambda i, answer: 0.1, name=str(tmp_path))
+
+    @async_pandas_udf(budget=budget, store=ResultStore.disk(str(tmp_path / "s")), version="1", on_spent="null")
+    async def ask(i: int) -> int:
+        return i
+
+    first, more, fewer = (
+        spark.range(start, start + n, 1, 2).toDF("i") for start, n in [(0, 200), (300, 200), (600, 50)]
+    )
+    first.select(ask("i")).collect()
+    assert [note for note in rehearse(fewer, ask("i"), sample=10).notes if "budget" in note] == []
+    (note,) = [note for note in rehearse(more, ask("i"), sample=20).notes if "budget" in note]
+    assert re.search(r"budget of 30 USD .*, of which 21(\.0+)? are spent, and about 110 distinct", note), note
+
+
+@pytest.mark.parametrize(("most", "ends"), [(0.02, True), (0.5, False), (30, True), (300, False)])
+def test_too_many_failed_rows_are_noted(cities, most, ends):
+    async def strict(id: int) -> int:  # noqa: A002
+        if id % 4 == 0:
+            raise ValueError
+        return id
+
+    told = rehearse(cities, async_pandas_udf(strict, max_failures=most, on_error="null")("id"), sample=80)
+    assert bool([note for note in told.notes if f"max_failures={most:g}" in note]) == ends
+
+
+def test_what_is_set_is_not_proposed(spark, price):
+    """Half of capacity=1 is 1."""
+    told = rehearse(spark.range(0, 60, 1, 2).selectExpr("string(id) AS city"), price.with_options(capacity=1)("city"))
+    assert [one.options for one in told.proposals] == [{"capacity": 2}, {"capacity": 4}]
+
+
 def test_of_few_rows_all_are_the_sample_and_no_larger_one_is_asked_for(cities, price):
     told = rehearse(cities.limit(20), price.with_options(capacity=100), "city", sample=100)
     assert told.sample == 20

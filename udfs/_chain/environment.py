@@ -13,6 +13,7 @@ from .._engine.stored.stored_results import StoredResults
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._limits.coordinator import TaskIdentity
+from .._limits.own_limits import OwnLimits
 from .._observe.counters import TaskCounters
 from .._observe.time_account import SparkThread
 from .._stores.base import in_folder, of_task
@@ -47,6 +48,7 @@ class TaskEnvironment:
     query: str | None = None  # the name of the task's query; None: the task is the whole job
     stage: int = 0  # of the query; a second attempt of the task has it too
     uses: Counter[str] = dataclasses.field(default_factory=Counter)  # of each function: its operators in the task
+    own_limits: OwnLimits = dataclasses.field(default_factory=OwnLimits)  # that no other task shares
     stores: set[int] = dataclasses.field(default_factory=set)  # ids of the users' stores that operators have taken
     spark_thread: SparkThread | None = None  # notes when Spark's thread is away
     waited: float = 0.0  # seconds for which the task has waited for its first rows

@@ -264,6 +264,7 @@ class WaitFactory(OperatorFactory):
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
+            own_limits=environment.own_limits,
             request_batch=environment.request_batch,
             fail=environment.fail,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .._errors.call_outcome import CallOutcome
@@ -153,49 +154,89 @@ SharedAmount: TypeAlias = "TaskBudget | SharedBudget | KeyAmount"
 Amounts: TypeAlias = "TaskAmounts | SharedBudget | KeyedBudget"  # of a budget: one for each key, in the window of now
 
 
+class Spent:
+    """What is spent and reserved of an amount, by all functions of a task that have its budget."""
+
+    __slots__ = ("is_newly_spent", "reserved", "spent")
+
+    def __init__(self) -> None:
+        self.spent = self.reserved = 0.0
+        self.is_newly_spent = True
+
+
 class TaskBudget:
-    """The budget of a task that is the whole job.
+    """An amount of a budget in a task that is the whole job.
+
+    Args:
+        settled: called when what was reserved has come back, or is spent.
 
     Attributes:
         is_settled: whether what is reserved may come back.
-        is_newly_spent: the next call that it turns away is the first, of those of all tasks.
         told: when `spent_by_all` was told, by the clock of who told it; 0: the task is alone.
     """
 
-    # _spent + _reserved <= _total, but for attempts that cost more than they reserved
+    # spent + reserved <= _total, but for attempts that cost more than they reserved
 
-    __slots__ = ("_reserved", "_spent", "_total", "during", "is_newly_spent", "is_settled")
+    __slots__ = ("_settled", "_sums", "_total", "during", "is_settled")
 
     told = 0.0
 
-    def __init__(self, total: float, during: Window = WHOLE_TIME, *, is_settled: bool) -> None:
-        self._total, self.during, self.is_settled = total, during, is_settled
-        self._spent = self._reserved = 0.0
-        self.is_newly_spent = True
+    def __init__(
+        self, total: float, during: Window, sums: Spent, *, is_settled: bool, settled: Callable[[], None]
+    ) -> None:
+        self._total, self.during, self._sums, self.is_settled, self._settled = total, during, sums, is_settled, settled
+
+    @property
+    def is_newly_spent(self) -> bool:
+        """Whether the next call that it turns away is the first, of those of all tasks."""
+        return self._sums.is_newly_spent
+
+    @is_newly_spent.setter
+    def is_newly_spent(self, value: bool) -> None:
+        self._sums.is_newly_spent = value
 
     def ask(self, need: float) -> bool:
         """Whether so much may be reserved now."""
-        return self._spent + self._reserved + need <= self._total * (1 + ROUNDING)
+        return self._sums.spent + self._sums.reserved + need <= self._total * (1 + ROUNDING)
 
     def is_spent(self, need: float) -> bool:
         """Whether so much will never be left."""
-        return self._reserved <= ROUNDING * self._total and not self.ask(need)  # sums of floats are seldom 0 again
+        return self._sums.reserved <= ROUNDING * self._total and not self.ask(need)  # sums of floats are seldom 0 again
 
     def reserve(self, need: float) -> None:
         if self.is_settled:
-            self._reserved += need
+            self._sums.reserved += need
         else:
-            self._spent += need
+            self._sums.spent += need
 
     def settle(self, reserved: float, cost: float) -> None:
         """An attempt that had reserved so much has ended, and did cost so much."""
-        self._reserved = max(0.0, self._reserved - reserved)
-        self._spent += cost
+        self._sums.reserved = max(0.0, self._sums.reserved - reserved)
+        self._sums.spent += cost
+        self._settled()
 
     @property
     def spent_by_all(self) -> float:
         """What all tasks have spent `during` the window, as far as it is known."""
-        return self._spent
+        return self._sums.spent
+
+
+class SpentByName:
+    """What is spent of the budgets of one name, whatever their amounts, in the newest window that was asked for.
+
+    Attributes:
+        wakes: one for each function that has the budget: called with a key of which calls may begin.
+    """
+
+    def __init__(self) -> None:
+        self._window = WHOLE_TIME
+        self._sums: dict[Key, Spent] = {}
+        self.wakes: list[Callable[[Key], None]] = []
+
+    def of(self, window: Window, key: Key) -> Spent:
+        if window != self._window:
+            self._window, self._sums = window, {}
+        return self._sums.setdefault(key, Spent())
 
 
 # Without reserve=, attempts whose costs nobody says would reserve nothing, and the budget would hold none of them back.
@@ -203,12 +244,21 @@ MOST_UNTOLD = 5
 
 
 class TaskAmounts:
-    """The amounts of a budget in a task that is the whole job, by the `time` since 1970."""
+    """The amounts of a budget in a task that is the whole job, by the `time` since 1970.
+
+    Args:
+        spent: by all functions of the task that have the budget.
+        wake: is called with a key when another one of them may have left something of it.
+    """
 
     # _amounts: those of the window that were asked for
 
-    def __init__(self, budget: Budget, time: Callable[[], float]) -> None:
+    def __init__(
+        self, budget: Budget, time: Callable[[], float], spent: SpentByName, wake: Callable[[Key], None]
+    ) -> None:
         self._total, self.is_settled, self._time = budget.amount, budget.is_settled, time
+        self._spent, self._wake = spent, wake
+        spent.wakes.append(wake)
         self._windows = Windows(budget.per)
         self.window = self._windows.at(time())
         self._amounts: dict[Key, TaskBudget] = {}
@@ -218,8 +268,19 @@ class TaskAmounts:
             self.window, self._amounts = now, {}
         amount = self._amounts.get(key)
         if amount is None:
-            amount = self._amounts[key] = TaskBudget(self._total, now, is_settled=self.is_settled)
+            amount = self._amounts[key] = TaskBudget(
+                self._total,
+                now,
+                self._spent.of(now, key),
+                is_settled=self.is_settled,
+                settled=partial(self._wake_others, key),
+            )
         return amount
+
+    def _wake_others(self, key: Key) -> None:
+        for wake in self._spent.wakes:
+            if wake is not self._wake:
+                wake(key)
 
     @property
     def seconds_left(self) -> float | None:

@@ -227,6 +227,12 @@ class CoordinatorConfig:
                 named.append((limit.name or f"{numbers}:{equal}", limit))
         return named
 
+    def own_rates(self, limits: Sequence[RateLimit]) -> list[tuple[Scope, str] | None]:
+        """Of each limit the name under which the functions of one task share it; None: they do not."""
+        of_job = iter(self.rates(limits))
+        names = [next(of_job)[0] if limit.scope is Scope.JOB else limit.name for limit in limits]
+        return [None if name is None else (Scope(limit.scope), name) for limit, name in zip(limits, names, strict=True)]
+
     def amounts(self, budgets: Sequence[Budget], query: str) -> list[str]:
         """The names under which tasks share the budgets of a function; no two of a function have one name.
 

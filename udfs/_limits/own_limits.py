@@ -1,34 +1,84 @@
-"""The permits of limits that a task shares with no other task; over the coordinator they are `SharedPermits`."""
+"""The limits of a task that shares them with no other task: those of one name are one, over the functions of the task.
+
+Over the coordinator they are `SharedPermits`, `SharedKeys`, `CapacityShare` and `shared_amounts`, by the same names.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import Any
 
+from .._errors.call_outcome import CallOutcome
+from .._errors.failure import Failure
+from .budget import Budget, SpentByName, TaskAmounts
+from .by_key import Key
+from .coordinator import CoordinatorConfig
+from .gate import AskingAttempt, Slots
+from .job_capacity import ShareGate
 from .key_gate import KeyTimes, OwnKeys
 from .rate_limit import Bucket, LimitTime, RateLimit
 
 
 class OwnLimits:
-    """The times of the limits of one event loop: those of one name, whatever their numbers, have one time."""
+    """What the functions of a task share of limits and budgets, by names, whatever their numbers.
+
+    A limit whose name is None is of one use of a function alone.
+    """
+
+    # _functions: each function that has a limit; equal ones are one, as for the coordinator
 
     def __init__(self) -> None:
-        self._times = defaultdict[str, LimitTime](LimitTime)
-        self._keys = defaultdict[str, KeyTimes](KeyTimes)
+        self._times = defaultdict[Hashable, LimitTime](LimitTime)
+        self._keys = defaultdict[Hashable, KeyTimes](KeyTimes)
+        self._spent = defaultdict[str, SpentByName](SpentByName)
+        self._gates = defaultdict[str, list[OwnShareGate]](list)
+        self._functions: dict[Any, int] = {}
 
-    @classmethod
-    def of_loop(cls) -> OwnLimits:
-        """Those of the loop that runs."""
-        return _of_loops.setdefault(asyncio.get_running_loop(), cls())
+    def names(self, function: Any) -> CoordinatorConfig:
+        """The names under which a function's limits are shared, which are those at a coordinator."""
+        try:
+            name = str(self._functions.setdefault(function, len(self._functions)))
+        except TypeError:  # an object without a hash
+            name = type(function).__qualname__
+        return CoordinatorConfig("", "", f"function {name}")
 
-    def bucket(self, limit: RateLimit) -> Bucket:
+    def bucket(self, name: Hashable | None, limit: RateLimit) -> Bucket:
         """The permits of a limit."""
-        return Bucket(limit, None if limit.name is None else self._times[limit.name])
+        return Bucket(limit, None if name is None else self._times[name])
 
-    def keys(self, limit: RateLimit) -> OwnKeys:
+    def keys(self, name: Hashable | None, limit: RateLimit) -> OwnKeys:
         """The permits of each key of a limit by key."""
-        return OwnKeys(limit, KeyTimes() if limit.name is None else self._keys[limit.name])
+        return OwnKeys(limit, KeyTimes() if name is None else self._keys[name])
+
+    def amounts(self, name: str, budget: Budget, time: Callable[[], float], wake: Callable[[Key], None]) -> TaskAmounts:
+        """The amounts of a budget; `wake` is called with a key when calls of another function have left some of it."""
+        return TaskAmounts(budget, time, self._spent[f"{name}:{budget.per or ''}:{budget.by is not None}"], wake)
+
+    def share(self, name: str, total: int, slots: Slots, wake: Callable[[], None]) -> OwnShareGate:
+        """The gate of `job_capacity`; `wake` is called when a call of another function has ended."""
+        return OwnShareGate(total, slots, wake, self._gates[name])
 
 
-_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, OwnLimits] = weakref.WeakKeyDictionary()
+class OwnShareGate(ShareGate):
+    """`job_capacity` where one task is the whole job: all its functions of one name have `total` calls in flight.
+
+    Args:
+        gates: of these functions; this one is put among them.
+    """
+
+    def __init__(self, total: int, slots: Slots, wake: Callable[[], None], gates: list[OwnShareGate]) -> None:
+        super().__init__(slots, lambda: total - sum(gate.in_flight for gate in gates if gate is not self), lambda: None)
+        self._wake, self._gates = wake, gates
+        gates.append(self)
+
+    @property
+    def in_flight(self) -> int:
+        return self._slots.in_flight
+
+    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
+        loop = asyncio.get_running_loop()
+        for gate in self._gates:
+            if gate is not self:
+                loop.call_soon(gate._wake)  # the slot is free only then

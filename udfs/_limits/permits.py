@@ -184,7 +184,11 @@ class SharedPermits(PeriodicTask):
     # them.
     #
     # A call that needs more permits than there are asks for all that it needs: what is left of an older lease may be
-    # stale when the newer one comes due.
+    # stale when the newer one comes due. Not so of a limit that is settled. There each call needs another number, as
+    # calls that have ended give back another one, so of each lease a part of a call would be left and become stale:
+    # most of a lease for one call, so that its block was too long, and the next ones had to be for one call again. So
+    # that part is kept for a call that waits, which asks for the rest alone; and as it begins it takes what is due
+    # first, and what was given back, which does not become stale meanwhile, last.
     #
     # Permits count for a lease after the last answer: by then a coordinator that has lost its memory grants new ones.
     #
@@ -192,6 +196,7 @@ class SharedPermits(PeriodicTask):
     # _ends: the end of the lease
     # _waits_for: the costs of the call that the timer is for
     # _costs: of the call for which permits are asked, or will be; None: no call needs any
+    # _whole: what the last call costs that has looked, whatever was given back
     # _is_waiting: a call waits since the task has last looked
     # _wakes_at: when it should look again, by the timer or an answer
     # _granted_for: of each limit the interval when permits were last asked for
@@ -213,18 +218,35 @@ class SharedPermits(PeriodicTask):
         self._is_waiting = self._is_late = self._is_outdated = False
         self._timer: asyncio.TimerHandle | None = None
         self._waits_for: Sequence[float] = ()
+        self._whole: Sequence[float] = [0.0] * len(limits)
 
-    def take(self, costs: Sequence[float]) -> bool:
-        """Take a call's permits, of all limits or of none; if False, the task is woken when there may be some."""
+    def take(self, costs: Sequence[float], whole: Sequence[float] = ()) -> Sequence[float] | None:
+        """Take a call's permits, of all limits or of none; if None, the task is woken when there may be some.
+
+        Args:
+            costs: what the call needs of each limit.
+            whole: what it costs, if it needs less because earlier calls have not used what they took. A call that has
+                waited takes as much of this as is due, which would only become stale.
+
+        Returns:
+            What it has taken of each limit.
+        """
         if self._timer is not None:
             if costs == self._waits_for:
-                return False
+                return None
             self._forget_timer()  # it may need fewer by now, as a call has given back what it did not use
         now = self._clock()
         self._is_late = self._is_late or now > self._wakes_at + self._nap
         self._wakes_at = math.inf
         wait = take(self._leased, costs, now) if now < self._ends else None
-        self._is_waiting = wait != 0.0
+        taken: Sequence[float] | None = costs if wait == 0.0 else None
+        self._whole = whole or costs
+        if self._is_waiting and taken is not None:
+            taken = self._with_what_is_due(costs, now)
+        if self._is_waiting or taken is None:
+            for leased, cost in zip(self._leased, costs, strict=True):
+                leased.awaited = cost if taken is None else 0.0
+        self._is_waiting = taken is None
         is_asked = wait is None or self._is_outdated or any(self._few(costs, now))
         if wait == 0.0:
             self._size.began()
@@ -241,7 +263,12 @@ class SharedPermits(PeriodicTask):
         if is_asked and self._costs is None:
             self._costs = costs
             self._poke()
-        return wait == 0.0
+        return taken
+
+    def _with_what_is_due(self, costs: Sequence[float], now: float) -> Sequence[float]:
+        """Take, of what a call costs beside `costs`, what is due; returns what it has taken with those."""
+        permits = zip(self._leased, costs, self._whole, strict=True)
+        return [cost + leased.use_due(whole - cost, now) for leased, cost, whole in permits]
 
     def follow(self, number: int, limit: RateLimit) -> None:
         """From now on the permits of a limit come as this one says, and a call that waits asks again."""
@@ -304,7 +331,7 @@ class SharedPermits(PeriodicTask):
 
     def _was_too_long(self, costs: Sequence[float]) -> bool:
         """Whether a limit has lost as much as a call since the last question, because it was granted too much."""
-        lost = any(leased.stale > LOST * max(cost, 1.0) for leased, cost in zip(self._leased, costs, strict=True))
+        lost = any(leased.stale > LOST * max(cost, 1.0) for leased, cost in zip(self._leased, self._whole, strict=True))
         for leased in self._leased:
             leased.stale = 0.0
         is_late, self._is_late = self._is_late, False
@@ -343,7 +370,9 @@ class SharedPermits(PeriodicTask):
             need = most = 0.0
             if due is None or are_few:
                 # The costs of the next calls are not known: assume that each costs as much as this one.
-                need, most = cost, max(cost, calls * cost - (leased.held(sent) if due is None else 0.0))
+                held = leased.held(sent) if due is None else 0.0
+                need = cost - min(held, leased.kept)
+                most = max(need, calls * cost - held)
             elif due > sent:
                 begin = max(begin, time.theirs(due))
             asked += [one * limit.interval for one in (limit.saved, need, most)]
@@ -395,9 +424,10 @@ class Credit:
         self._permits = self.left(now) + permits
         self._since = now
 
-    def use(self, permits: float) -> None:
+    def use(self, permits: float, now: float) -> None:
+        if self.is_wanted:  # what is left has not become stale, and the next call looks at once
+            self.is_wanted, self._since = False, now
         self._permits -= permits
-        self.is_wanted = False
 
 
 class PermitGate(Gate):
@@ -437,13 +467,14 @@ class PermitGate(Gate):
         elif self._shared is not None:
             places, shared = self._shared
             shared_costs = [costs[place] for place in places]
-            if not shared.take(shared_costs):
+            if (taken := shared.take(shared_costs, [given[place] for place in places])) is None:
                 self._turns_away(shared.tightest(shared_costs), places)
                 return None
+            costs.update(zip(places, taken, strict=True))
             take(own, own_costs, now)
         if wait == 0.0:
             for place, credit in self._credits:
-                credit.use(given[place] - costs[place])
+                credit.use(given[place] - costs[place], now)
         return wait
 
     def follow(self, place: int, limit: RateLimit) -> None:

@@ -411,14 +411,16 @@ class LeasedPermits:
     # the limit saves up, as in a Bucket: never more than `saved` are kept.
     #
     # stale: permits that became so
+    # awaited: those that a call needs which waits; of a limit that is settled as many do not become stale
     # _stretches: (start, end, ahead) on the task's clock, in their order; what lies before `start` is used or stale.
     # They are few, and a list is small: a limit by key has one for each key.
 
-    __slots__ = ("_patience", "_saved", "_stretches", "interval", "stale")
+    __slots__ = ("_is_settled", "_patience", "_saved", "_stretches", "awaited", "interval", "stale")
 
     def __init__(self, limit: RateLimit) -> None:
         self.follow(limit)
-        self.stale = 0.0
+        self.stale = self.awaited = 0.0
+        self._is_settled = limit.settle is not None
         self._stretches: list[tuple[float, float, float]] = []
 
     def follow(self, limit: RateLimit) -> None:
@@ -457,6 +459,17 @@ class LeasedPermits:
                 self._stretches.insert(0, (start + missing, end, ahead))
             missing -= end - start
 
+    def use_due(self, cost: float, now: float) -> float:
+        """Take as many of so many as are due; returns how many these are."""
+        due = max(0.0, min(cost, self._due_until(now)))
+        self.use(due, now)
+        return due
+
+    @property
+    def kept(self) -> float:
+        """How many do not become stale, as a call waits that needs as many."""
+        return self.awaited if self._is_settled else 0.0
+
     def give_back(self) -> list[tuple[float, float]]:
         """Have none any more; returns what was not used, on the clock of who granted it."""
         rest = [(start + ahead, end + ahead) for start, end, ahead in self._stretches]
@@ -465,11 +478,15 @@ class LeasedPermits:
 
     def _drop_stale(self, now: float) -> None:
         stale = now - self._patience
-        while self._stretches and self._stretches[0][0] < stale:
-            start, end, ahead = self._stretches.pop(0)
-            self.stale += (min(stale, end) - start) / self.interval
-            if end > stale + TIME_ROUNDING:
-                self._stretches.insert(0, (stale, end, ahead))
+        if self._stretches and self._stretches[0][0] < stale:
+            lost = self._due_until(stale) - self.kept
+            if lost * self.interval > TIME_ROUNDING:
+                self.stale += lost
+                self.use(lost, now)
+
+    def _due_until(self, time: float) -> float:
+        """How many came due until then."""
+        return math.fsum(max(0.0, min(end, time) - start) for start, end, _ in self._stretches) / self.interval
 
 
 Permits = Bucket | LeasedPermits  # of one limit

@@ -241,7 +241,8 @@ def proposals(options: Options, model: ServiceModel, job: Job, as_is: Forecast) 
     for name, changed, other, own_job in _candidates(options, model, job):
         if len(found) == 2:
             break
-        if name != as_is.name and name not in [one.name for one in found]:
+        is_set = own_job is job and other.to_plain() == options.to_plain()
+        if not is_set and name not in [one.name for one in found]:
             found.append(forecast(name, changed, other, model, own_job))
     return found
 

@@ -31,6 +31,7 @@ class TaskSample(NamedTuple):
     processor: float  # seconds, from the first attempt to the last
     errors: Mapping[str, int] = {}  # attempts that failed, by the type of the error
     examples: Mapping[str, str] = {}  # a message for each of these
+    spent: Mapping[str, float] = {}  # of each budget with a name, by all runs and this one
 
 
 Call = tuple[AttemptRecord, ...]  # its attempts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,8 +17,9 @@ from ..._functions.options import OnError, OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
 from ..._limits.breaker import BreakerGate
-from ..._limits.budget import TaskAmounts
-from ..._limits.coordinator import Coordinator, PeriodicTask, TaskIdentity, TaskLink
+from ..._limits.budget import Budget
+from ..._limits.by_key import Key
+from ..._limits.coordinator import Coordinator, CoordinatorConfig, PeriodicTask, TaskIdentity, TaskLink
 from ..._limits.failures import FailureBudget, FirstRows, SharedFailures
 from ..._limits.gate import Aside, Gate
 from ..._limits.health import SharedHealth
@@ -75,11 +76,14 @@ class Service:
         *,
         identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
+        own_limits: OwnLimits | None = None,
     ) -> None:
         self._operator = operator
         self._options = options
         self._pool = pool
         self._identity = identity
+        self._own_limits = OwnLimits() if own_limits is None else own_limits
+        self._own_names = self._own_limits.names(spec.function)
         self._counters = operator.counters
         self._clock = operator.counters.clock
         self._shared_clock = shared_clock or self._clock
@@ -153,12 +157,23 @@ class Service:
     # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
 
     def _own_gates(self, aside: KeyLines) -> list[Gate]:
-        options, gates = self._options, list[Gate]()
+        options, gates, own = self._options, list[Gate](), self._own_limits
         if (total := options.job_capacity) is not None:
-            gates.append(ShareGate(self._pool, lambda: total, lambda: None))
-        for budget in options.budgets:
-            gates.append(self.spending.gate(budget, TaskAmounts(budget, self._shared_clock)))
+            gates.append(own.share(self._own_names.share(total), total, self._pool, self.reopen))
+        for place, (budget, name) in self._named_budgets(self._own_names, self._own_names.function):
+            amounts = own.amounts(name, budget, self._shared_clock, self._wake_of(budget, place, aside))
+            gates.append(self.spending.gate(budget, amounts))
         return [*gates, *self._permit_gates(options.rate_limit, aside, {}, None)]
+
+    def _named_budgets(self, config: CoordinatorConfig, query: str) -> Iterator[tuple[int, tuple[Budget, str]]]:
+        """Each budget with its place among the costs of an attempt, and the name under which it is shared."""
+        budgets = self._options.budgets
+        names = zip(budgets, config.amounts(budgets, query), strict=True)
+        return enumerate(names, len(self._options.rate_limit))
+
+    def _wake_of(self, budget: Budget, place: int, aside: KeyLines) -> Callable[[Key], None]:
+        """What lets calls ask a budget again, of one of its keys if it has some."""
+        return partial(aside.ask_again, place) if budget.by else lambda _: self.reopen()
 
     def _permit_gates(
         self,
@@ -168,8 +183,9 @@ class Service:
         shared: tuple[Sequence[int], SharedPermits] | None,
     ) -> list[Gate]:
         """The gates of `rate_limit`: of what is not shared the permits are the task's own."""
+        own_limits, names = self._own_limits, self._own_names.own_rates(limits)
         gates: list[Gate] = [
-            KeyGate(limit, place, shared_keys.get(place) or OwnLimits.of_loop().keys(limit), aside.waiting)
+            KeyGate(limit, place, shared_keys.get(place) or own_limits.keys(names[place], limit), aside.waiting)
             for place, limit in enumerate(limits)
             if limit.by
         ]
@@ -177,8 +193,9 @@ class Service:
         if not others:
             return gates
         places = [] if shared is None else shared[0]
-        buckets = OwnLimits.of_loop()
-        own = [(place, buckets.bucket(limit)) for place, limit in others.items() if place not in places]
+        own = [
+            (place, own_limits.bucket(names[place], limit)) for place, limit in others.items() if place not in places
+        ]
         if self.learner is None:
             return [*gates, PermitGate(others, own, shared)]
         return [*gates, LearningGate(others, own, shared, self.learner)]
@@ -207,9 +224,8 @@ class Service:
             share = owned(CapacityShare(link, config.share(total), total, demand))
             gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
         budgets: list[tuple[str, Gate]] = []
-        names = zip(options.budgets, config.amounts(options.budgets, query), strict=True)
-        for place, (budget, name) in enumerate(names, len(options.rate_limit)):
-            wake_key = partial(aside.ask_again, place) if budget.by else lambda _: self.reopen()
+        for place, (budget, name) in self._named_budgets(config, query):
+            wake_key = self._wake_of(budget, place, aside)
             amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
             budgets.append((name, self.spending.gate(budget, amounts)))
         # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.

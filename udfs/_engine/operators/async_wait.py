@@ -18,6 +18,7 @@ from ..._functions.options import OnNullInput, Options, OutputMode
 from ..._functions.signature import FunctionSpec
 from ..._limits.coordinator import TaskIdentity
 from ..._limits.gate import Gate
+from ..._limits.own_limits import OwnLimits
 from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..calls.attempt import Attempt
@@ -64,6 +65,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         counters: count what is done; their clock is the operator's.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
+        own_limits: those that no other task shares; all operators of the task have them.
     """
 
     # The order of wrapping: store( deadline( retry( limits( slot( attempt_timeout( function )))))); that of the limits
@@ -107,6 +109,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         counters: TaskCounters | None = None,
         identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
+        own_limits: OwnLimits | None = None,
         request_batch: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -127,7 +130,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.rate_limit, options.budgets, spec)
-        self._service = Service(self, options, self._pool, spec, identity=identity, shared_clock=shared_clock)
+        self._service = Service(
+            self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
+        )
         self._calls = Calls(
             self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from ..._chain.chain import Chain
+from ..._chain.chain import Chain, SourceReader
+from ..._chain.plan import WaitFactory
 from ..._engine.calls.recorder import AttemptRecord, Recorder
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
@@ -27,10 +29,11 @@ from ..._errors.figures import amount_, things
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent
+from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options
 from ..._functions.signature import FunctionSpec, batch_rows
-from ..._limits.budget import CALLS, Budget, budget_label
+from ..._limits.budget import CALLS, ROUNDING, Budget, budget_label
 from ..._limits.by_key import by_label
+from ..._limits.failures import Failures
 from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
@@ -176,6 +179,7 @@ class _Counted(NamedTuple):
     called: int
     distinct: int | None
     slots: int  # tasks that run at a time
+    unlike: DataFrame  # of the rows one for each key of the store, or for each distinct argument
 
 
 def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> _Counted:
@@ -191,7 +195,26 @@ def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> 
     if udf.spec.takes_mapping or udf.spec.vectors == (Vector.FRAME,):  # by their names
         called = called.toDF(*[fields[position].name for position in positions])
     slots = max(1, min(_cores(df), len(partitions)))
-    return _Counted(called, partitions, found.rows, found.called, found.distinct, slots)
+    distinct, unlike = found.distinct, called.distinct() if found.distinct is not None else called
+    if udf.options.store is not None and udf.options.store.key is not None:
+        unlike = _of_each_key(called, udf)
+        distinct = unlike.count()
+    return _Counted(called, partitions, found.rows, found.called, distinct, slots, unlike)
+
+
+def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
+    """One of the rows for each key that `key=` of the store makes of them."""
+    key = _free_name("asyncudf_key", df.columns)
+    given = StructType([*df.toDF(*map(str, range(len(df.columns)))).schema.fields, StructField(key, BinaryType())])
+    keyed = df.toDF(*given.names[:-1]).mapInArrow(KeyTask(_task(df, udf, udf.options), key), given)
+    return keyed.dropDuplicates([key]).drop(key).toDF(*df.columns)
+
+
+def _task(df: DataFrame, udf: AsyncUDF[..., Any], options: Options) -> ChainTask:
+    """A chain of the function alone, over all columns."""
+    result = _free_name("asyncudf_result", df.columns)
+    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, df)
+    return StreamSource.of(df, False, None, None).task([result_plan(node)])
 
 
 def _cores(df: DataFrame) -> int:
@@ -207,8 +230,8 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
     options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
     if not (rows := min(sample * batch, counted.called)):
         return []
-    source = df.distinct() if options.store is not None and counted.distinct is not None else df
-    number, result = (_free_name(name, df.columns) for name in ("asyncudf_row_number", "asyncudf_result"))
+    source = counted.unlike if options.store is not None else df
+    number = _free_name("asyncudf_row_number", df.columns)
     chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id()).persist()
     calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
     tasks = max(1, min(counted.slots, calls // CALLS_OF_A_TASK))
@@ -226,14 +249,30 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
         for where, capacity, most in stages:
             part = chosen.where(where).drop(number).repartition(tasks)
             careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
-            called = udf.spec, options.replace(careful), udf.returns
-            node = wait_node(source_node(part), *called, part.columns, None, None, result, part)
-            task = StreamSource.of(part, False, None, None).task([result_plan(node)])
+            task = _task(part, udf, options.replace(careful))
             # One call may be of fewer rows than a batch has.
             found.append(_run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
         return found
     finally:
         chosen.unpersist()
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyTask(Travelling):
+    """For `mapInArrow`: beside each row the key under which a function's store has its result."""
+
+    task: ChainTask
+    name: str  # of its column
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        read, head = SourceReader(self.task.plan), self.task.plan.head
+        assert head is not None
+        assert isinstance(head.factory, WaitFactory)
+        keys = head.factory.function_plan.result_keys()
+        with self.task.error_reporting:
+            for batch in batches:
+                found = pa.array([keys.of(row) for row, _, _ in read(batch)], pa.binary())
+                yield pa.RecordBatch.from_arrays([*batch.columns, found], [*batch.schema.names, self.name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,7 +308,17 @@ class RehearsalTask(Travelling):
             for recorder, total in zip(recorders, totals, strict=True):
                 without = total.unpaid + recorder.not_called  # rows that failed as a budget or the sample was used up
                 rows, failed = total.rows - without, total.failures - without
-                figures = [rows, total.store_hits, failed, size, recorder.processor, total.errors, total.examples]
+                spent = {name: told[2] for name, told in total.budgets.items()}
+                figures = [
+                    rows,
+                    total.store_hits,
+                    failed,
+                    size,
+                    recorder.processor,
+                    total.errors,
+                    total.examples,
+                    spent,
+                ]
                 found.append(json.dumps([recorder.records, *figures]))
             yield pa.RecordBatch.from_pydict({"record": pa.array(found, pa.string())})
 
@@ -335,7 +384,7 @@ def _notes(
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
                 f"{things(made, 'call')} do not reach did not show"
             )
-    yield from _ends(udf, counted, as_is)
+    yield from _ends(udf, counted, as_is, tasks)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         yield f"{things(answered, 'row')} of the sample came from the store"
     if 0 < len(model.calls) < min(30, counted.called):
@@ -349,21 +398,32 @@ def _failed(tasks: list[TaskSample]) -> Iterator[str]:
         yield f"{times:,} of {things(errors.total(), 'failed attempt')} of the sample ended with {kind}: {example}"
 
 
-def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast) -> Iterator[str]:
+def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast, tasks: Sequence[TaskSample]) -> Iterator[str]:
     """What ends the job, or its calls, before all rows have results; a forecast is of all calls."""
     options = udf.options
     if options.on_error is OnError.RAISE and as_is.failures.likely >= 0.5:
         yield "the first failed row ends the job, by on_error='raise'"
+    most, failed = options.max_failures, round(as_is.failures.likely)
+    if most is not None and failed and most.is_spent(Failures(counted.rows, failed)):
+        yield f"the job ends early, by max_failures={most.most:g}: about {things(failed, 'row')} fail"
+    own = _sums([one for task in tasks for one in task.records])
+    own[CALLS] = sum(len(task.records) for task in tasks)
     df, calls, unit = counted.df, counted.called, "row"
     if options.store is not None and counted.distinct is not None:
-        df, calls, unit = df.distinct(), counted.distinct, "distinct argument"
+        df, calls = counted.unlike, counted.distinct
+        unit = "distinct argument" if options.store.key is None else "key"
     for budget in options.budgets:
         need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
         reserve, shown = budget.reserve, one_line(budget_label(budget))
         if isinstance(reserve, int | float) and reserve > budget.amount:
             yield f"no call begins: each reserves {amount_(reserve)}, more than the budget of {shown}"
         elif need is not None and need.likely:
-            spent, unpaid = _unpaid(udf.spec, df, calls, budget, need.likely, as_is.seconds.likely)
+            # What the sample has spent is of the job, if its results are kept.
+            before = max((task.spent.get(budget.name or "", 0.0) for task in tasks), default=0.0)
+            before = max(0.0, before - own.get(budget.unit, 0.0) * (options.store is not None))
+            if before > ROUNDING * budget.amount:
+                shown += f", of which {amount_(before)} are spent"
+            spent, unpaid = _unpaid(udf.spec, df, calls, budget, need.likely, as_is.seconds.likely, before)
             who = f"{things(spent, 'value')} of {by_label(budget.by)} need{'s' * (spent == 1)}"
             end = f"about {things(round(unpaid), unit)} have no result (the figures above are of all calls)"
             if spent:
@@ -374,9 +434,13 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast) -> Iterat
 
 
 def _unpaid(
-    spec: FunctionSpec, df: DataFrame, calls: int, budget: Budget, need: float, seconds: float
+    spec: FunctionSpec, df: DataFrame, calls: int, budget: Budget, need: float, seconds: float, before: float = 0.0
 ) -> tuple[int, float]:
-    """How many values of a key have calls that are not paid, and how many calls; `df` has a row for each call."""
+    """How many values of a key have calls that are not paid, and how many calls; `df` has a row for each call.
+
+    Args:
+        before: spent of the budget in the window of now.
+    """
     if budget.by is None:
         each = df.sparkSession.range(1).select(sf.lit(calls).alias("calls"))
     else:  # by the places of columns, as names may be equal or have dots; and as texts, as the keys of the job are
@@ -389,10 +453,11 @@ def _unpaid(
     window = Windows(budget.per).at(now)
     cost = need / calls
     paid, asked = budget.amount / cost, sf.col("calls")
+    left = max(0.0, budget.amount - before) / cost
     first, whole = (
         min(1.0, span / max(seconds, 1e-9)) * asked for span in (window.end - now, window.end - window.start)
     )
-    had = sf.when(first > paid, paid).when(whole <= paid, asked).otherwise(sf.least(asked, first + paid))
+    had = sf.when(first > left, left).when(whole <= paid, asked).otherwise(sf.least(asked, first + paid))
     more = each.select((asked - had).alias("more")).where("more >= 0.5")
     spent, unpaid = more.agg(sf.count("more"), sf.sum("more")).collect()[0]
     return spent, unpaid or 0.0
