@@ -353,26 +353,29 @@ def vectors_of(
     *,
     is_generator: bool,
 ) -> tuple[Vector, ...]:
-    """The vector of each column's parameter; empty for scalars. FunctionError for what no batch can fill."""
-    rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
-    for p in (*columns, *([rest] if rest else ())):
+    """The vector of each column's parameter, and then that of `*columns`; empty for scalars.
+
+    Raises FunctionError for what no batch can fill.
+    """
+    taken = [*columns, *(p for p in parameters if p.kind is Parameter.VAR_POSITIONAL)]
+    for p in taken:
         hint = hints.get(p.name)
         if vector_of(hint) is None and any(map(_is_vector, _parts(hint))):
             raise FunctionError(
                 f"{name} takes {p.name} as {hint}, which no batch of rows is; annotate it with pd.Series, pd.DataFrame "
                 "or pa.Array: each call gets the rows of one batch"
             )
-    found = [vector_of(hints.get(p.name)) for p in columns]
-    if rest is not None and (any(found) or vector_of(hints.get(rest.name))):
-        raise FunctionError(
-            f"{name} takes vectors and *{rest.name}; give each column a parameter of its own, or take them all in one "
-            "pd.DataFrame"
-        )
+    found = [vector_of(hints.get(p.name)) for p in taken]
     if not any(found):
         return ()
     if not all(found):
         raise FunctionError(
             f"{name} mixes vectors and scalars; annotate every column parameter: pd.Series, pd.DataFrame or pa.Array"
+        )
+    if len(taken) > len(columns) and found[-1] is Vector.FRAME:
+        raise FunctionError(
+            f"{name} takes *{taken[-1].name} as a pd.DataFrame each; take all columns in one, without the *, or each as "
+            "a pd.Series"
         )
     if is_generator:
         raise FunctionError(f"{name} is vectorized and a generator; a vectorized function returns one value per row")

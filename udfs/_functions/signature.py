@@ -173,7 +173,7 @@ class FunctionSpec:
     variadic: bool
     context_parameter: str | None
     resources: Mapping[str, Callable[..., Any]]
-    vectors: tuple[Vector, ...]  # one for each of `parameters`; empty for a function of scalars
+    vectors: tuple[Vector, ...]  # one for each of `parameters`, then that of *columns; empty for a function of scalars
     returns: str | None  # DDL, as far as the annotation tells
     unread: str | None = None  # why the annotation of the result, if there is one, tells no type
     keyed_by: tuple[str, ...] = ()  # the parameters that make the keys of limits and budgets
@@ -270,7 +270,8 @@ class FunctionSpec:
             wanted = ", ".join(self.parameters)
             raise FunctionError(f"{self.name} takes the columns ({wanted}); there is none for {', '.join(missing)}")
         self.check_keys(parameters)
-        vectors = (v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters)
+        vectors = [v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters]
+        vectors += self.vectors[len(self.parameters) :]
         return dataclasses.replace(self, parameters=tuple(parameters), required=len(parameters), vectors=tuple(vectors))
 
     def check_column_function(self, options: Options) -> None:
