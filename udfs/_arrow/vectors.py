@@ -239,20 +239,13 @@ def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
         arrow_type = _type_of(values)
     if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
         return pd.Series(list(values), dtype=pd.Series([""]).dtype)  # that of text in this version of pandas
-    if arrow_type in _NULLABLE:
-        return pa.array(values, type=arrow_type).to_pandas(types_mapper=lambda _: getattr(pd, _NULLABLE[arrow_type])())
+    is_flag, is_whole = pa.types.is_boolean(arrow_type), pa.types.is_signed_integer(arrow_type)
+    if is_flag or is_whole:
+        dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{arrow_type.bit_width}")
+        return pa.array(values, type=arrow_type).to_pandas(types_mapper=lambda _: dtype)
     if any(matches(arrow_type) for matches in (pa.types.is_floating, pa.types.is_timestamp, pa.types.is_duration)):
         return pa.array(values, type=arrow_type).to_pandas()
     return pd.Series(list(values), dtype=object)
-
-
-_NULLABLE = {
-    pa.bool_(): "BooleanDtype",
-    pa.int8(): "Int8Dtype",
-    pa.int16(): "Int16Dtype",
-    pa.int32(): "Int32Dtype",
-    pa.int64(): "Int64Dtype",
-}
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:
