@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import math
 import numbers
 import sys
@@ -24,8 +25,8 @@ from .validation import validator
 class VectorCodec:
     """Turns the rows of a micro-batch into the vectors that a function takes, and its result into values.
 
-    The dtype of a Series follows from the type of its column alone, and is the same in every batch, NULL or not. Types
-    are None where they are not declared (in the test kit): those of the values of a batch count then.
+    The dtype of a Series follows from the type of its column, NULL or not: see `_series`. Types are None where they are
+    not declared (in the test kit): those of the values of a batch count then.
 
     `vectors`: one for each column, the last one also for all columns behind it.
     """
@@ -63,6 +64,10 @@ class VectorCodec:
             ResultError: the result is no vector, or not one of these rows.
         """
         pd: Any = sys.modules.get("pandas")  # a function that returns its vectors has imported it
+        np: Any = sys.modules.get("numpy")
+        if np is not None and isinstance(result, np.ndarray) and result.ndim:
+            pd = importlib.import_module("pandas")
+            result = pd.Series(result if result.ndim == 1 else list(result))
         is_array, is_list = isinstance(result, (pa.Array, pa.ChunkedArray)), isinstance(result, list)
         if not (is_array or is_list) and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
             check_awaited(self._function, result)
@@ -229,9 +234,10 @@ def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
 
 
 def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
-    """A Series whose dtype follows from the type alone, whatever is NULL.
+    """A Series of the dtype of its type. NULL changes it for whole numbers and flags alone, to the nullable one.
 
-    Whole numbers and flags have the nullable dtypes of pandas: as floats those beyond 2**53 would be others.
+    As floats whole numbers beyond 2**53 would be others. The nullable dtype where nothing is NULL would surprise: to
+    iterate over it gives numbers of numpy, which no JSON and no database takes.
     """
     import pandas as pd
 
@@ -240,18 +246,22 @@ def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
     if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
         return pd.Series(list(values), dtype=pd.Series([""]).dtype)  # that of text in this version of pandas
     is_flag, is_whole = pa.types.is_boolean(arrow_type), pa.types.is_signed_integer(arrow_type)
-    if is_flag or is_whole:
-        dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{arrow_type.bit_width}")
-        return pa.array(values, type=arrow_type).to_pandas(types_mapper=lambda _: dtype)
-    if any(matches(arrow_type) for matches in (pa.types.is_floating, pa.types.is_timestamp, pa.types.is_duration)):
-        return pa.array(values, type=arrow_type).to_pandas()
-    return pd.Series(list(values), dtype=object)
+    if not (is_flag or is_whole or any(is_so(arrow_type) for is_so in _WITH_A_MISSING_VALUE)):
+        return pd.Series(list(values), dtype=object)
+    array = pa.array(values, type=arrow_type)
+    if not array.null_count or not (is_flag or is_whole):
+        return array.to_pandas()
+    dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{arrow_type.bit_width}")
+    return array.to_pandas(types_mapper=lambda _: dtype)
+
+
+_WITH_A_MISSING_VALUE = (pa.types.is_floating, pa.types.is_timestamp, pa.types.is_duration)  # NaN or NaT
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:
     """The type of values of which none is declared; that of NULL for what Arrow has no type for."""
     try:
-        return normalized(pa.infer_type(values))
+        return normalized(pa.array(values).type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return pa.null()
 

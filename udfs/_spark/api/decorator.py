@@ -67,7 +67,7 @@ class AsyncUDF(Generic[P, R]):
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
 
         A table function takes arguments by name too: `weather(TABLE(trips), city => 'town')`. A SQL function does not:
-        Spark refuses `weather(city => town)`, as for each function that takes whole batches.
+        Spark refuses `weather(city => town)`, as for its own functions of an iterator of batches.
 
         Wrong arguments: for a table function the error comes when Spark analyses the query. For a SQL function Spark
         accepts any number of columns, so the error comes with the first row, from the executor.
