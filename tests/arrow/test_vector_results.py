@@ -41,6 +41,23 @@ TAKEN = {
     "whole floats in Arrow": (pa.array([10.0, None, 30.0]), "bigint", [10, None, 30]),
     "whole floats for decimals": (pd.Series([10, None, 30]), "decimal(9,2)", [10, None, 30]),
     "0/0 beside a missing number": (pd.Series([0, None, 1], dtype="Float64") / [0, 1, 1], "int", [None, None, 1]),
+    "0/0 of a nullable type": (pd.Series([0, None, 1], dtype="Int64") / [0, 1, 1], "double", [None, None, 1.0]),
+    "an array of numpy": (np.array([10.0, NAN, 30.0]), "bigint", [10, None, 30]),
+    "columns without names": (
+        pd.DataFrame([[1, "a"], [None, "b"], [3, None]]),
+        "n int, t string",
+        [{"n": 1, "t": "a"}, {"n": None, "t": "b"}, {"n": 3, "t": None}],
+    ),
+    "columns with other numbers": (
+        pd.DataFrame({7: [1, 2, 3], 3: ["a", "b", "c"]}),
+        "n int, t string",
+        [{"n": n, "t": t} for n, t in zip([1, 2, 3], "abc", strict=True)],
+    ),
+    "a number twice": (
+        pd.concat([pd.Series([1, 2, 3])] * 2, axis=1, keys=[0, 0]),
+        "a int, b int",
+        [{"a": n, "b": n} for n in (1, 2, 3)],
+    ),
     "nullable integers": (pd.Series([2**62, None, 1], dtype="Int64"), "bigint", [2**62, None, 1]),
     "integers of Arrow": (pd.Series([2**62, None, 1], dtype="int64[pyarrow]"), "bigint", [2**62, None, 1]),
     "a category": (pd.Series(pd.Categorical([1, None, 3])), "bigint", [1, None, 3]),
@@ -142,6 +159,33 @@ def test_what_would_not_be_exact_is_refused_with_the_dtype_and_the_fix(case: str
     vector, returns, said = REFUSED[case]
     with pytest.raises(ResultError, match=f"call returned .*{said}"):
         results(vector, returns)
+
+
+def test_rows_of_an_array_of_numpy_are_arrays() -> None:
+    async def call(x: pd.Series) -> np.ndarray[Any, Any]:
+        return np.stack([x, x + 1], axis=1)
+
+    rows = [{"x": 1}, {"x": 5}]
+    found = run_stream(lambda stream: stream.ordered_wait(call, returnType="array<bigint>"), rows, "x bigint")
+    assert [row["call"] for row in found] == [[1, 2], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (
+            pd.DataFrame([[1, 2, 3]] * 3),
+            r"have no names and are taken by position, 3 of them for the 2 fields a, b; give .*, or names: \.set_axis",
+        ),
+        (pd.DataFrame([[1]] * 3), "1 of them for the 2 fields a, b"),
+        (pd.DataFrame({"a": [1] * 3, 1: [1] * 3}), "missing field 'b'"),
+        (np.array(5), "call is vectorized and returned ndarray"),
+    ],
+    ids=["too many", "too few", "a name among them", "no column at all"],
+)
+def test_a_frame_by_position_has_a_column_for_each_field(frame: Any, said: str) -> None:
+    with pytest.raises(ResultError, match=said):
+        results(frame, "a int, b int")
 
 
 def test_a_float_that_is_not_whole_fails_its_row_alone() -> None:

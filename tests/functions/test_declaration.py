@@ -270,6 +270,19 @@ class TestWhatSparkRefusesTheTestKitRefuses:
         with pytest.raises(FunctionError, match=said):
             OperatorHarness(call, returnType=declared)
 
+    @pytest.mark.parametrize(
+        "declared",
+        ["array<interval year to month>", "a int, b interval month", spark.ArrayType(spark.YearMonthIntervalType())],
+    )
+    def test_a_type_where_it_is_declared(self, declared: Any) -> None:
+        async def call(n: int) -> Any:
+            return n
+
+        with pytest.raises(
+            FunctionError, match=r"call is declared as .*interval .*; declare int, the number of months"
+        ):
+            async_pandas_udf(declared)(call)
+
     def test_an_annotation(self) -> None:
         async def says_dict(n: int) -> dict:  # type: ignore[type-arg]
             return {"n": n}

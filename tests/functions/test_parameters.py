@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from asyncudf import AsyncFunction, FunctionError, ResultFuture, RuntimeContext, async_pandas_udf
+from asyncudf import AsyncFunction, FunctionError, ResultFuture, ResultStore, RuntimeContext, async_pandas_udf
+from asyncudf._spark.column import ColumnTask
+from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import run_rows, run_stream
 from tests.kit.costs import python_calls
 
@@ -273,6 +276,62 @@ class TestDecorators:
             return 2 * x
 
         assert run_rows(double, [1, 2, 1], clock="real") == [2, 4, 2]
+
+
+async def any_names(city: Any, **more: Any) -> str:
+    return f"{city} {more}"
+
+
+async def any_series(city: pd.Series, **more: pd.Series) -> pd.Series:
+    for name, values in more.items():
+        city = city + f" {name}=" + values
+    return city
+
+
+async def named_series_alone(**more: pd.Series) -> pd.Series:
+    return more["a"].where(more["b"].notna())
+
+
+class TestColumnsOfAnyName:
+    """What Spark's own functions take as `**columns`; a column is given by name to a column and a table function."""
+
+    @staticmethod
+    def called(function: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        udf = async_pandas_udf(function, "string")
+        spec, arguments = udf.spec.with_arguments(given, named)
+        batch = tuple(map(pa.array, arguments))
+        written = ColumnTask(plan_function_offline(spec, udf.options, udf.returns))(iter([batch]))
+        return [value for array in written for value in array.to_pylist()]
+
+    def test_of_scalars(self) -> None:
+        assert self.called(any_names, [["Oslo"]], {"b": [2], "a": [1]}) == ["Oslo {'b': 2, 'a': 1}"]
+        assert self.called(any_names, [], {"b": [2], "city": ["Oslo"]}) == ["Oslo {'b': 2}"]
+        assert self.called(with_more, [["Oslo"]], {"end": ["!"], "lang": ["no"]})[0].endswith("{'end': '!'}")
+
+    def test_of_vectors(self) -> None:
+        assert self.called(any_series, [["Oslo"]], {"b": ["2"], "a": ["1"]}) == ["Oslo b=2 a=1"]
+        assert self.called(any_series, [["Oslo"]], {}) == ["Oslo"]
+        assert self.called(named_series_alone, [], {"a": ["1", "2"], "b": ["3", None]}) == ["1", None]
+
+    def test_names_of_what_is_no_column(self) -> None:
+        async def call(city: str, client: str, context: RuntimeContext, **more: Any) -> str: ...  # type: ignore[empty-body]
+
+        udf = async_pandas_udf(call, resources={"client": client})
+        for name in ("client", "context", "capacity", "city"):
+            with pytest.raises(FunctionError, match=f"call cannot take {name} by name"):
+                udf.spec.with_arguments([["Oslo"]], {name: [1]})
+        with pytest.raises(FunctionError, match="with_more cannot take end by name"):
+            async_pandas_udf(with_more).spec.with_arguments([1, 2, 3, 4], {"end": 1})
+
+
+def test_results_are_stored_with_the_names_of_columns_that_leave_a_gap() -> None:
+    """`f(city, lang=x)` was found as `f(city, units=x)`."""
+    udf = async_pandas_udf(by_keyword, store=ResultStore.executor(), version="1")
+    keys = [udf.store_key("Oslo", "x"), udf.store_key("Oslo", lang="x"), udf.store_key("Oslo", "metric", "x")]
+    assert len(set(keys)) == 3
+    assert udf.store_key("Oslo", units="x") == keys[0] == udf.store_key(units="x", city="Oslo")
+    named = async_pandas_udf(any_names, store=ResultStore.executor(), version="1")
+    assert named.store_key("Oslo", a=1, b=2) != named.store_key("Oslo", b=1, a=2)
 
 
 class TestRefused:

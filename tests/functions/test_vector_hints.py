@@ -90,13 +90,37 @@ def test_what_is_made_of_vectors_is_refused(function: Any) -> None:
         async_pandas_udf(function, "int")
 
 
-async def rest(*columns: pd.Series) -> pd.Series: ...  # type: ignore[empty-body]
-async def first_and_rest(x: pd.Series, *columns: Any) -> pd.Series: ...  # type: ignore[empty-body]
+async def rest(*columns: pd.Series) -> pd.Series:
+    return sum(columns)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("function", [rest, first_and_rest])
-def test_vectors_for_any_number_of_columns_are_refused(function: Any) -> None:
-    message = rf"{function.__name__} takes vectors and \*columns; give each column a parameter of its own, or take them"
+async def first_and_rest(x: pd.Series, *columns: pa.Array) -> pd.Series:
+    return x + sum(len(column) for column in columns)
+
+
+def test_vectors_for_any_number_of_columns() -> None:
+    assert async_pandas_udf(rest, "int").spec.vectors == (Vector.SERIES,)
+    assert run_rows(rest, [(1, 2), (3, 4)], returnType="int", batch_size=2) == [3, 7]
+    assert run_rows(rest, [(1,), (3,)], returnType="int", batch_size=2) == [1, 3]
+    assert async_pandas_udf(first_and_rest, "int").spec.vectors == (Vector.SERIES, Vector.ARRAY)
+    assert run_rows(first_and_rest, [(1,), (3,)], returnType="int", batch_size=2) == [1, 3]
+    assert run_rows(first_and_rest, [(1, 5, 6), (3, 7, 8)], returnType="int", batch_size=2) == [5, 7]
+
+
+async def unsaid_rest(x: pd.Series, *columns: Any) -> pd.Series: ...  # type: ignore[empty-body]
+async def scalar_rest(x: pd.Series, *columns: int) -> pd.Series: ...  # type: ignore[empty-body]
+async def frames(*columns: pd.DataFrame) -> pd.Series: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (unsaid_rest, "unsaid_rest mixes vectors and scalars"),
+        (scalar_rest, "scalar_rest mixes vectors and scalars"),
+        (frames, r"frames takes \*columns as a pd.DataFrame each; take all columns in one, without the \*"),
+    ],
+)
+def test_other_vectors_for_any_number_of_columns_are_refused(function: Any, message: str) -> None:
     with pytest.raises(FunctionError, match=message):
         async_pandas_udf(function, "int")
 

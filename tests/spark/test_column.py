@@ -50,7 +50,7 @@ def test_a_registered_function_is_called_in_sql(spark, people, how):
 
 
 def test_arguments_by_name_in_sql_give_no_result(spark, people):
-    """Spark refuses them for functions of whole batches, from 4.0 on by a message that says what works."""
+    """Spark refuses them for functions of an iterator of batches, from 4.0 on by a message that says what works."""
     describe.register(spark, "describe_named")
     refusals = r"NAMED_PARAMETERS_NOT_SUPPORTED.*positional arguments|Cannot evaluate expression: age =>"
     with pytest.raises(Exception, match=refusals):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import math
 import numbers
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +25,10 @@ from .validation import validator
 class VectorCodec:
     """Turns the rows of a micro-batch into the vectors that a function takes, and its result into values.
 
-    NULL is None in every vector: a column with a NULL has dtype object, so that whole numbers stay whole. Types are
-    None where they are not declared (in the test kit).
+    The dtype of a Series follows from the type of its column, NULL or not: see `_series`. Types are None where they are
+    not declared (in the test kit): those of the values of a batch count then.
+
+    `vectors`: one for each column, the last one also for all columns behind it.
     """
 
     def __init__(
@@ -47,7 +51,8 @@ class VectorCodec:
         arrow_types: Sequence[Any] = self._arrow_types or [None] * len(columns)
         if self._vectors == (Vector.FRAME,) and len(columns) > 1:
             return [_frame(dict(zip(self._names, zip(columns, arrow_types, strict=True), strict=True)))]
-        return [_vector(*item) for item in zip(self._vectors, columns, arrow_types, self._names, strict=False)]
+        vectors, names = chain(self._vectors, repeat(self._vectors[-1])), chain(self._names, repeat(""))
+        return [_vector(*item) for item in zip(vectors, columns, arrow_types, names, strict=False)]
 
     def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """The values of a vector of results, in the order of the rows that it was made of.
@@ -59,6 +64,10 @@ class VectorCodec:
             ResultError: the result is no vector, or not one of these rows.
         """
         pd: Any = sys.modules.get("pandas")  # a function that returns its vectors has imported it
+        np: Any = sys.modules.get("numpy")
+        if np is not None and isinstance(result, np.ndarray) and result.ndim:
+            pd = importlib.import_module("pandas")
+            result = pd.Series(result if result.ndim == 1 else list(result))
         is_array, is_list = isinstance(result, (pa.Array, pa.ChunkedArray)), isinstance(result, list)
         if not (is_array or is_list) and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
             check_awaited(self._function, result)
@@ -114,19 +123,30 @@ class VectorCodec:
 
         columns: list[Any] = []
         for vector in self.encode(rows):  # again, as the function may have edited what it got
-            columns += [vector[name] for name in vector] if isinstance(vector, pd.DataFrame) else [vector.tolist()]
-        if index.nlevels > 1:
-            return len(columns) == index.nlevels and bool(index.equals(pd.MultiIndex.from_arrays(columns)))
-        return any(index.equals(pd.Index(column)) for column in columns)
+            if isinstance(vector, pa.Array):
+                columns.append(vector.to_pylist())
+            else:
+                columns += map(_with_none, [vector] if isinstance(vector, pd.Series) else map(vector.get, vector))
+        levels = [_with_none(index.get_level_values(level)) for level in range(index.nlevels)]
+        return levels == columns if len(levels) > 1 else levels[0] in columns
 
     def _frame_values(self, frame: Any) -> Sequence[Any]:
+        is_struct = self._declared is not None and pa.types.is_struct(self._declared)
+        types = {field.name: field.type for field in fields_of(self._declared)} if is_struct else {}
+        has_names = frame.columns.empty or any(isinstance(name, str) for name in frame.columns)
+        if types and not has_names:  # pandas_udf takes such a frame by position, too
+            if len(types) != frame.shape[1]:
+                raise ResultError(
+                    f"{self._function} returned a DataFrame whose columns have no names and are taken by position, "
+                    f"{frame.shape[1]} of them for the {len(types)} fields {', '.join(types)}; give one for each, or "
+                    "names: .set_axis([...], axis=1)"
+                )
+            frame = frame.set_axis(list(types), axis=1)
         if not frame.columns.is_unique:
             twice = frame.columns[frame.columns.duplicated()][0]
             raise ResultError(
                 f"{self._function} returned a DataFrame with several columns {safe_repr(twice)}; give each its own name"
             )
-        is_struct = self._declared is not None and pa.types.is_struct(self._declared)
-        types = {field.name: field.type for field in fields_of(self._declared)} if is_struct else {}
         columns = [_series_values(series, types.get(name)) for name, series in frame.items()]
         rows = zip(*columns, strict=True) if columns else [()] * len(frame)
         return [dict(zip(frame.columns, row, strict=True)) for row in rows]
@@ -214,24 +234,51 @@ def _frame(columns: dict[str, tuple[Sequence[Any], Any]]) -> Any:
 
 
 def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
+    """A Series of the dtype of its type. NULL changes it for whole numbers and flags alone, to the nullable one.
+
+    As floats whole numbers beyond 2**53 would be others. The nullable dtype where nothing is NULL would surprise: to
+    iterate over it gives numbers of numpy, which no JSON and no database takes.
+    """
     import pandas as pd
 
-    # pandas would make a float column of whole numbers with a null, which loses those beyond 2**53.
-    if any(value is None for value in values):
-        return pd.Series(list(values), dtype=object)
     if arrow_type is None:
-        return pd.Series(list(values))
-    if pa.types.is_primitive(arrow_type) and not pa.types.is_date(arrow_type) and not pa.types.is_time(arrow_type):
-        return pa.array(values, type=arrow_type).to_pandas()
-    return pd.Series(list(values), dtype=object)
+        arrow_type = _type_of(values)
+    if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
+        return pd.Series(list(values), dtype=pd.Series([""]).dtype)  # that of text in this version of pandas
+    is_flag, is_whole = pa.types.is_boolean(arrow_type), pa.types.is_signed_integer(arrow_type)
+    if not (is_flag or is_whole or any(is_so(arrow_type) for is_so in _WITH_A_MISSING_VALUE)):
+        return pd.Series(list(values), dtype=object)
+    array = pa.array(values, type=arrow_type)
+    if not array.null_count or not (is_flag or is_whole):
+        return array.to_pandas()
+    dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{arrow_type.bit_width}")
+    return array.to_pandas(types_mapper=lambda _: dtype)
+
+
+_WITH_A_MISSING_VALUE = (pa.types.is_floating, pa.types.is_timestamp, pa.types.is_duration)  # NaN or NaT
+
+
+def _type_of(values: Sequence[Any]) -> pa.DataType:
+    """The type of values of which none is declared; that of NULL for what Arrow has no type for."""
+    try:
+        return normalized(pa.array(values).type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.null()
 
 
 def _series_values(series: Any, declared: pa.DataType | None) -> list[Any]:
-    missing = series.isna()
+    return _as_declared(_with_none(series), declared, series.dtype)
+
+
+def _with_none(series: Any) -> list[Any]:
+    """The values of a Series or of an index: pandas' NaN, NaT and NA stand for "no value" there, as in pandas_udf."""
     values: list[Any] = series.tolist()
-    if missing.any():  # pandas' NaN, NaT and NA in a Series stand for "no value", as in pandas_udf
+    missing = series.isna()
+    if missing.any():
         values = [None if gone else value for value, gone in zip(values, missing, strict=True)]
-    return _as_declared(values, declared, series.dtype)
+    if series.dtype.kind == "f" and hasattr(series.dtype, "na_value"):  # for which 0/0 is NaN, and not missing
+        values = [None if value != value else value for value in values]
+    return values
 
 
 # A Series has one type, and pandas chooses it: whole numbers beside a missing one become floats, days become moments.
@@ -256,8 +303,6 @@ def _is_datetime(kind: type) -> bool:
 
 
 def _whole(value: Any, declared: Any, dtype: Any) -> Any:
-    if value != value and not isinstance(dtype, pa.DataType):
-        return None  # 0/0 of a type that tells it from a missing value
     is_decimal = pa.types.is_decimal(declared)
     if not float(value).is_integer():
         fix = "return decimal.Decimal values" if is_decimal else "round it, and return .astype('Int64')"

@@ -101,7 +101,8 @@ class FunctionPlan:
         options = self.options
         key = None if options.store is None or options.store.key is None else with_own_arguments(options.store.key)
         function, version = self.spec.function, options.version or "1"
-        return ResultKeys(key_name(function), version, declared, key, defaults_of(function))
+        names = () if self.spec.fills_the_first else self.spec.parameters
+        return ResultKeys(key_name(function), version, declared, key, defaults_of(function), names)
 
     def vector_codec(self, names: Sequence[str], arrow_types: Sequence[Any]) -> VectorCodec:
         return VectorCodec(self.spec.name, self.spec.vectors, names, arrow_types, self.declared)

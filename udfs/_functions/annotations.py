@@ -352,31 +352,38 @@ def vectors_of(
     name: str,
     *,
     is_generator: bool,
-) -> tuple[Vector, ...]:
-    """The vector of each column's parameter; empty for scalars. FunctionError for what no batch can fill."""
-    rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
-    for p in (*columns, *([rest] if rest else ())):
+) -> tuple[tuple[Vector, ...], Vector | None]:
+    """The vector of each column's parameter, then that of `*columns`; and that of `**columns`, if it is one.
+
+    All are empty for scalars. Raises FunctionError for what no batch can fill.
+    """
+    rest = [p for p in parameters if p.kind is Parameter.VAR_POSITIONAL]
+    named = [p for p in parameters if p.kind is Parameter.VAR_KEYWORD]
+    named = [p for p in named if any(map(_is_vector, _parts(hints.get(p.name))))]  # else it is for resources
+    taken = [*columns, *rest, *named]
+    for p in taken:
         hint = hints.get(p.name)
         if vector_of(hint) is None and any(map(_is_vector, _parts(hint))):
             raise FunctionError(
                 f"{name} takes {p.name} as {hint}, which no batch of rows is; annotate it with pd.Series, pd.DataFrame "
                 "or pa.Array: each call gets the rows of one batch"
             )
-    found = [vector_of(hints.get(p.name)) for p in columns]
-    if rest is not None and (any(found) or vector_of(hints.get(rest.name))):
-        raise FunctionError(
-            f"{name} takes vectors and *{rest.name}; give each column a parameter of its own, or take them all in one "
-            "pd.DataFrame"
-        )
+    found = [vector_of(hints.get(p.name)) for p in taken]
     if not any(found):
-        return ()
+        return (), None
     if not all(found):
         raise FunctionError(
             f"{name} mixes vectors and scalars; annotate every column parameter: pd.Series, pd.DataFrame or pa.Array"
         )
+    if rest and found[len(columns)] is Vector.FRAME:
+        raise FunctionError(
+            f"{name} takes *{rest[0].name} as a pd.DataFrame each; take all columns in one, without the *, or each "
+            "as a pd.Series"
+        )
     if is_generator:
         raise FunctionError(f"{name} is vectorized and a generator; a vectorized function returns one value per row")
-    return tuple(v for v in found if v)
+    vectors = [v for v in found if v]
+    return (tuple(vectors[:-1]), vectors[-1]) if named else (tuple(vectors), None)
 
 
 def _place(hint: Any) -> tuple[str, str]:

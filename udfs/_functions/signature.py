@@ -120,8 +120,12 @@ def bound(
     """The function of its columns alone; the function itself if no other parameter is filled.
 
     Of its `parameters` these `columns` are filled in their order, of which there may be fewer, and others with the
-    values that are `given`. A parameter that neither fills keeps its default.
+    values that are `given`. A parameter that neither fills keeps its default. Columns with other names are for
+    `**columns`, and the last ones.
     """
+    if named := [name for name in columns if name not in {p.name for p in parameters}]:
+        inner = bound(function, parameters, [name for name in columns if name not in named], given)
+        return lambda *row: inner(*row[: -len(named)], **dict(zip(named, row[-len(named) :], strict=True)))
     # Columns come by position. A partial can give values by keyword, or in front of all columns. Only values between
     # columns, or positional-only ones behind them, need a wrapper, which runs in each call.
     placed = [p for p in parameters if p.kind in BY_POSITION]
@@ -138,10 +142,10 @@ def bound(
     if all(is_column for is_column, _ in in_order[len(first) :]):
         return functools.partial(function, *first, **keywords) if first or keywords else function
 
-    def in_place(*row: Any) -> Any:
+    def in_place(*row: Any, **named: Any) -> Any:
         rest = iter(row)
         values = [next(rest, value) if is_column else value for is_column, value in in_order]
-        return function(*values, *rest, **keywords)
+        return function(*values, *rest, **keywords, **named)
 
     return in_place
 
@@ -170,10 +174,12 @@ class FunctionSpec:
     kind: FunctionKind
     parameters: tuple[str, ...]  # those filled by columns, the first of them if there are fewer columns
     required: int  # how many of them have no default
-    variadic: bool
+    variadic: bool  # whether it has *columns
+    takes_named: bool  # whether it has **columns
     context_parameter: str | None
     resources: Mapping[str, Callable[..., Any]]
-    vectors: tuple[Vector, ...]  # one for each of `parameters`; empty for a function of scalars
+    vectors: tuple[Vector, ...]  # one for each of `parameters`, then that of *columns; empty for a function of scalars
+    named_vectors: Vector | None  # that of **columns
     returns: str | None  # DDL, as far as the annotation tells
     unread: str | None = None  # why the annotation of the result, if there is one, tells no type
     keyed_by: tuple[str, ...] = ()  # the parameters that make the keys of limits and budgets
@@ -189,7 +195,7 @@ class FunctionSpec:
     @property
     def vectorized(self) -> bool:
         """Whether one call takes many rows."""
-        return bool(self.vectors)
+        return bool(self.vectors or self.named_vectors)
 
     @property
     def has_life_cycle(self) -> bool:
@@ -209,6 +215,15 @@ class FunctionSpec:
     def many_results(self) -> bool:
         """Whether a row may have 0..n results."""
         return self.kind in (FunctionKind.GENERATOR, FunctionKind.ASYNC_FUNCTION)
+
+    @property
+    def fills_the_first(self) -> bool:
+        """Whether columns fill the first parameters that they may fill, and leave out none between them."""
+        if self.takes_mapping:
+            return True
+        own = {*self.resources, self.context_parameter}
+        placed = [p.name for p in parameters_of(self.function) if p.kind in BY_POSITION and p.name not in own]
+        return list(self.parameters) == placed[: len(self.parameters)]
 
     @property
     def has_context(self) -> bool:
@@ -233,7 +248,7 @@ class FunctionSpec:
 
     def check_takes_columns(self) -> None:
         """Raises FunctionError for a function that no column can be given to."""
-        if not (self.parameters or self.variadic or self.takes_mapping):
+        if not (self.parameters or self.variadic or self.takes_named or self.takes_mapping):
             raise FunctionError(
                 f"{self.name} has no parameter that a column could fill, and a function reads at least one column: "
                 f"give it one, which it may ignore, as in async def {self.name}(id)"
@@ -251,7 +266,11 @@ class FunctionSpec:
     def with_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
         """The function of these arguments alone, and they in its order; FunctionError if they do not fit."""
         free = self.parameters[len(given) :]
-        if unknown := [name for name in named if name not in free]:
+        unknown = others = [name for name in named if name not in free]
+        if self.takes_named and len(given) <= len(self.parameters):
+            own = {*self.parameters, *self.resources, self.context_parameter, *Options.names()}
+            unknown = [name for name in others if name in own]
+        if unknown:
             options = [name for name in unknown if name in Options.names()]
             other_way = f"; options go to {self.name}.with_options({options[0]}=...)" if options else ""
             raise FunctionError(
@@ -260,7 +279,7 @@ class FunctionSpec:
             )
         if not named:
             return self, list(given)
-        by_name = [parameter for parameter in free if parameter in named]
+        by_name = [parameter for parameter in (*free, *others) if parameter in named]
         spec = self.with_columns([*self.parameters[: len(given)], *by_name])
         return spec, [*given, *(named[parameter] for parameter in by_name)]
 
@@ -270,8 +289,13 @@ class FunctionSpec:
             wanted = ", ".join(self.parameters)
             raise FunctionError(f"{self.name} takes the columns ({wanted}); there is none for {', '.join(missing)}")
         self.check_keys(parameters)
-        vectors = (v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters)
-        return dataclasses.replace(self, parameters=tuple(parameters), required=len(parameters), vectors=tuple(vectors))
+        vectors = [v for p, v in zip(self.parameters, self.vectors, strict=False) if p in parameters]
+        of_rest = self.vectors[len(self.parameters) :]
+        if self.named_vectors and (others := set(parameters) - set(self.parameters)):  # then *columns has none
+            of_rest = (self.named_vectors,) * len(others)
+        return dataclasses.replace(
+            self, parameters=tuple(parameters), required=len(parameters), vectors=(*vectors, *of_rest)
+        )
 
     def check_column_function(self, options: Options) -> None:
         """Raises FunctionError unless the function can be a column: one result per row, in the rows' order."""
@@ -335,7 +359,7 @@ def check_costs(spec: FunctionSpec, options: Options) -> None:
     least, most = spec.required, len(spec.parameters)
     if spec.takes_mapping:
         least = most = 1  # the row
-    elif spec.variadic or spec.vectors == (Vector.FRAME,):
+    elif spec.variadic or spec.takes_named or spec.vectors == (Vector.FRAME,):
         most = MOST_COLUMNS
     for option, function, more in asked:
         if not callable(function):
@@ -403,7 +427,7 @@ def _read_async_function(function: AsyncFunction) -> FunctionSpec:
             raise FunctionError(f"{name}.{method} must be declared async def")
     if inspect.iscoroutinefunction(function.timeout):
         raise FunctionError(f"{name}.timeout must be a plain def: it is called at the deadline and may not wait")
-    return FunctionSpec(function, name, FunctionKind.ASYNC_FUNCTION, (), 0, False, None, {}, (), None)
+    return FunctionSpec(function, name, FunctionKind.ASYNC_FUNCTION, (), 0, False, False, None, {}, (), None, None)
 
 
 def _read_callable(function: Any, options: Options) -> FunctionSpec:
@@ -434,19 +458,21 @@ def _read_callable(function: Any, options: Options) -> FunctionSpec:
                 f"{name} has a keyword-only parameter {p.name!r} without a default, which no column and no resource "
                 "fills; make it positional, give it a default or name a resource so"
             )
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    vectors = vectors_of(parameters, columns, hints, name, is_generator=kind is FunctionKind.GENERATOR)
-    returns, unread = _returns(hints.get("return"), kind, is_vectorized=bool(vectors))
+    kinds = [p.kind for p in parameters]
+    vectors, named = vectors_of(parameters, columns, hints, name, is_generator=kind is FunctionKind.GENERATOR)
+    returns, unread = _returns(hints.get("return"), kind, is_vectorized=bool(vectors or named))
     return FunctionSpec(
         function=function,
         name=name,
         kind=kind,
         parameters=tuple(p.name for p in columns),
         required=sum(p.default is p.empty for p in columns),
-        variadic=variadic,
+        variadic=Parameter.VAR_POSITIONAL in kinds,
+        takes_named=Parameter.VAR_KEYWORD in kinds and (named is not None or not vectors),
         context_parameter=context,
         resources=resources,
         vectors=vectors,
+        named_vectors=named,
         returns=returns,
         unread=unread,
         answers=answers_of(hinted.get("return")),

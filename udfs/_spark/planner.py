@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,14 @@ def not_inferred(spec: FunctionSpec) -> FunctionError:
         "string', or annotate the result (that of parse, if it is a batch_function) with str, int, float, bool, bytes, "
         "date, datetime, Decimal, a list or dict of these, a dataclass, a NamedTuple, a TypedDict or a Pydantic model"
     )
+
+
+def check_declared(spec: FunctionSpec, returns: Any) -> None:
+    """Raises FunctionError for a declared type that no function gives, as far as it can be read without a session."""
+    with contextlib.suppress(UnknownTypeError):
+        declared = _declared(spec, returns, parsed_offline)
+        if declared is not None:
+            arrow_type(declared, spec.name)
 
 
 def _declared(

@@ -32,6 +32,7 @@ class ResultKeys:
         version: of the function; another one where the function has changed.
         key: a function of the arguments, whose result stands for them.
         defaults: of parameters, which are arguments too.
+        names: of the parameters that are filled, unless these are the first ones: else `f(b=x)` would be `f(x)`.
     """
 
     def __init__(
@@ -41,11 +42,14 @@ class ResultKeys:
         declared: str,
         key: Callable[..., Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         # What `key` makes of arguments differs from arguments that look the same.
         parts: list[Any] = [SCHEME, function, version, declared, *(["key"] if key is not None else [])]
         if defaults:
             parts.append(dict(defaults))
+        if names:
+            parts.append(list(names))
         # To copy it costs a third of making one.
         self._hash = blake2b(blake2b(canonical(parts), digest_size=32).digest(), digest_size=KEY_BYTES)
         self._key = key

@@ -15,7 +15,7 @@ from ..._functions.options import FunctionOptions, Options, OutputMode
 from ..._functions.signature import FunctionSpec, is_coroutine_function, read_function
 from .._compat import COLUMN_EVAL_TYPE, column_function, column_type
 from ..column import ColumnTask, column
-from ..planner import plan_function, result_keys, result_type
+from ..planner import check_declared, plan_function, result_keys, result_type
 from ..table_function import register_table_function
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class AsyncUDF(Generic[P, R]):
     __name__: str
 
     def __init__(self, spec: FunctionSpec, options: Options, returns: Any) -> None:
+        check_declared(spec, returns)
         self.spec: FunctionSpec = spec
         self.options: Options = options
         self.returns: Any = returns
@@ -66,7 +67,7 @@ class AsyncUDF(Generic[P, R]):
         appends the result's: `SELECT * FROM weather(TABLE(trips), 'city')`.
 
         A table function takes arguments by name too: `weather(TABLE(trips), city => 'town')`. A SQL function does not:
-        Spark refuses `weather(city => town)`, as for each function that takes whole batches.
+        Spark refuses `weather(city => town)`, as for its own functions of an iterator of batches.
 
         Wrong arguments: for a table function the error comes when Spark analyses the query. For a SQL function Spark
         accepts any number of columns, so the error comes with the first row, from the executor.
@@ -93,18 +94,21 @@ class AsyncUDF(Generic[P, R]):
         """
         return AsyncUDF(*_read(self.spec.function, self.options.replace(options)), self.returns)
 
-    def store_key(self, *arguments: Any) -> bytes:
+    def store_key(self, *arguments: Any, **named: Any) -> bytes:
         """The key of the result for these arguments in a `ResultStore`, for its `delete`.
 
         Args:
             arguments: the arguments as the function gets them: for a `timestamp` column an aware datetime in UTC, for
                 an `AsyncFunction` the one dict.
+            named: those that were given by name.
 
         Raises:
+            FunctionError: the function cannot take these arguments.
             AsyncUDFError: a value cannot be part of a key.
         """
-        keys = result_keys(self.spec, self.options, self.returns)
-        return keys.of(arguments[0] if self.spec.takes_mapping else arguments)
+        spec, given = self.spec.with_arguments(arguments, named)
+        keys = result_keys(spec, self.options, self.returns)
+        return keys.of(given[0] if spec.takes_mapping else tuple(given))
 
     # spark.udf.register takes any object with the attributes below. So you can register the function itself.
 
