@@ -260,8 +260,8 @@ class LookupTable:
         except Exception as error:  # of Spark or of Java
             if catalog.tableExists(self._where):  # another job was faster
                 return
-            if isinstance(error, PySparkException):
-                raise
+            if isinstance(error, PySparkException) and condition_of(error):
+                raise  # one of Spark's own messages
             raise FunctionError(
                 f"{self._format} cannot keep {self._where} with arguments of the type {arguments.simpleString()} and "
                 f"results of the type {self._result.simpleString()} ({_reason(error)}); cast what it does not know, "
@@ -388,7 +388,6 @@ class LookupTable:
         told = observed(seen)
         rest = told["unpaid"]
         return {"called": told["rows"] - rest, "failed": told["errors"] - rest, "unpaid": rest}
-
 
     def _insert(self, rows: DataFrame) -> None:
         """Add rows to the table of the catalog, which takes them by position."""
