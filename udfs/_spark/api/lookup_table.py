@@ -41,7 +41,7 @@ from ..._functions.options import CallOptions, OnNullInput
 from ..._functions.retry import EndedAttempt, RetryStrategy
 from .._compat import condition_of, setting
 from ..planner import plan_function
-from ..schemas import as_nullable, column_position, is_comparable, joined_schema, result_fields
+from ..schemas import as_nullable, check_source, column_position, is_comparable, joined_schema, result_fields
 from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
 from .stream import unordered_wait
@@ -201,6 +201,9 @@ class LookupTable:
             # Both: Spark makes `found` anew whenever the table has changed, and `df` is read once.
             keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
             stack.callback(keys.unpersist)
+            check_source(keys.select(f"{KEY}.*").schema, "the DataFrame")
+            self._make(keys.schema[KEY].dataType)
+            self._check_nulls(keys)
             found = self._looked_up(keys, self._ttl, self._error_ttl).persist()
             stack.callback(found.unpersist)
             [reused, count] = found.agg(sf.count_if(IS_KNOWN), sf.count_if(~sf.col(IS_KNOWN))).collect()[0]
@@ -274,6 +277,20 @@ class LookupTable:
             self._spark.sql(f"DROP TABLE {self._where}")
             raise
 
+    def _check_nulls(self, keys: DataFrame) -> None:
+        """Raises FunctionError if the table has no place for a NULL among the arguments, as one that others made."""
+        if self._is_path:
+            return
+        kept = next((field.dataType for field in self._spark.read.table(self._where).schema if field.name == KEY), None)
+        fields = kept.fields if isinstance(kept, StructType) else []
+        required = [(name, one.name) for name, one in zip(self._columns, fields, strict=False) if not one.nullable]
+        for name, place in required:
+            if keys.where(sf.col(KEY).getField(name).isNull()).head(1):
+                raise FunctionError(
+                    f"column {name!r} has a NULL, and {self._where} takes none there; nothing was called. Let it: "
+                    f"ALTER TABLE {self._where} ALTER COLUMN {KEY}.{place} DROP NOT NULL"
+                )
+
     def _schema(self, arguments: DataType) -> StructType:
         """The columns of the table. Each takes NULL at every depth, whatever the first DataFrame says of its own."""
         types = {KEY: arguments, RESULT: self._result, ERROR: self._error, CALLED_AT: TimestampType()}
@@ -346,7 +363,6 @@ class LookupTable:
 
         They count for so many seconds; with None a result always does, and an error never.
         """
-        self._make(keys.schema[KEY].dataType)
         known = self._newest(keys.schema[KEY].dataType)
         counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
         if error_ttl is not None:
