@@ -23,7 +23,7 @@ RECORD = struct.Struct("!8sQ8s")  # the query, the stage and one, the first rows
 REMEDIES = (
     "To pay once: store=ResultStore.executor() for the function; or persist() the DataFrame before what reads it. To "
     "write to a table with a sort order, set write.distribution-mode=none for it. To MERGE, write the results to a "
-    "table first, or set spark.sql.optimizer.rowLevelOperationGroupFilter.enabled=false"
+    "table first, or set spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled=false"
 )
 
 logger = logging.getLogger("asyncudf")
