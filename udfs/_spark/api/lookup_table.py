@@ -115,8 +115,8 @@ class LookupTable:
         ttl: seconds, or a timedelta, after which `update` calls again; the old result stays until there is a new one.
             None: never.
         error_ttl: the same for errors; None: each update calls again.
-        format: "parquet", "orc", or what is installed, such as "avro", "delta" or "iceberg". A table of the catalog
-            keeps the format that it was created with.
+        format: "parquet", "orc", or what is installed, such as "avro", "delta" or "iceberg", which needs the name of a
+            table. A table of the catalog keeps the format that it was created with.
         wave: about how many calls to make before their results are added to the table.
         returnType: the type of a result, if `function` does not declare it.
         options: as in `async_pandas_udf`; those given here win.
@@ -191,8 +191,10 @@ class LookupTable:
             progress: show the progress, as `monitor(spark, progress=True)` does.
 
         Raises:
-            OptionError: `df` is not a DataFrame, or `progress` is not True or False.
-            FunctionError: a column is missing, or of another type than in the table; it is no table of a LookupTable.
+            OptionError: `df` is not a DataFrame, or `progress` is not True or False; Spark makes no table of the format
+                at a path.
+            FunctionError: a column is missing, or of another type than in the table; it is no table of a LookupTable;
+                the format cannot keep a type, or the table takes no NULL and there is one. Nothing was called then.
             PySparkException: `df` is streaming; Spark cannot read, create or write the table; a job has failed, such as
                 by resources that cannot be opened. The waves before stay in the table.
         """
