@@ -64,11 +64,31 @@ def test_a_table_of_the_catalog(spark, name, warehouse, journal):
     assert len(journal) == 5
 
 
-def test_a_table_is_made_without_a_job(spark, name, no_job):
+def test_a_table_is_made_with_any_names(spark, name):
     table = LookupTable(spark, name, length)
-    with no_job:
-        table._make(spark.createDataFrame([], "`a.b ``c``` array<map<string,struct<`d e`:int>>>").schema)
+    table._make(spark.createDataFrame([], "`a.b ``c``` array<map<string,struct<`d e`:int>>>").schema)
     assert spark.table(name).select("arguments.*").columns == ["a.b `c`"]
+    assert spark.table(name).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("format", "key", "message"),
+    [
+        ("orc", "NULL", "UNSUPPORTED_DATA_TYPE"),
+        ("orc", "make_ym_interval(1, 2)", "which pyarrow does not know"),
+        ("image", "'Oslo'", "Write is not supported"),  # Spark makes such a table
+    ],
+)
+def test_a_table_that_cannot_take_the_rows_is_not_left_behind(spark, name, journal, format, key, message):  # noqa: A002
+    async def noted(city):
+        journal.write("call", city)
+        return 1
+
+    table = LookupTable(spark, name, noted, returnType="int", format=format)
+    with pytest.raises(Exception, match=message):
+        update(table, spark.range(3).selectExpr(f"{key} AS city"))
+    assert not spark.catalog.tableExists(name)
+    assert len(journal) == 0
 
 
 def test_files_are_read_in_the_format_that_is_named(spark, tmp_path):

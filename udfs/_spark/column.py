@@ -24,6 +24,7 @@ from .monitoring.task_report import TaskReportSpec
 from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import Travelling
 from .planner import plan_function
+from .second_evaluations import batch_of
 from .types import active_session
 from .worker import ErrorReporting, start_function
 
@@ -60,7 +61,7 @@ class ColumnTask(Travelling):
         rows = max(len(columns[0]), MIN_BATCH_ROWS)
         return start_function(
             self.function_plan, lambda values, _: writer.array(values), spec.parameters, arrow_types, rows,
-            self._report_spec, waited,
+            self._report_spec, waited, batch_of(columns) if columns else None,
         )  # fmt: skip
 
     def _read(self, batch: Any) -> InputBatch:

@@ -70,7 +70,7 @@ class ChainTask(Travelling):
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = side_output_validators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, **how)
+        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, **how)
 
 
 def findable(df: DataFrame) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -98,18 +98,23 @@ def rows_type(declared: Any, name: str) -> tuple[spark.StructType, ColumnGroup]:
     return spark.StructType([spark.StructField("value", declared, True)]), group
 
 
-def as_nullable(data_type: spark.DataType) -> spark.DataType:
-    """The type with nulls allowed at every depth: inputs of a union may differ in what they declare "not null"."""
+def as_nullable(
+    data_type: spark.DataType, leaf: Callable[[spark.DataType], spark.DataType] = lambda one: one
+) -> spark.DataType:
+    """The type with nulls allowed at every depth: inputs of a union may differ in what they declare "not null".
+
+    `leaf` may change the types that contain no others.
+    """
     match data_type:
         case spark.ArrayType():
-            return spark.ArrayType(as_nullable(data_type.elementType), True)
+            return spark.ArrayType(as_nullable(data_type.elementType, leaf), True)
         case spark.MapType():
-            return spark.MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
+            return spark.MapType(as_nullable(data_type.keyType, leaf), as_nullable(data_type.valueType, leaf), True)
         case spark.StructType():
             return spark.StructType(
-                [spark.StructField(f.name, as_nullable(f.dataType), True) for f in data_type.fields]
+                [spark.StructField(f.name, as_nullable(f.dataType, leaf), True) for f in data_type.fields]
             )
-    return data_type
+    return leaf(data_type)
 
 
 def as_optional(field: spark.StructField, name: str | None = None) -> spark.StructField:

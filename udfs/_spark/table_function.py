@@ -32,6 +32,7 @@ from .monitoring.task_report import TaskReportSpec
 from .pickling import Travelling
 from .planner import plan_function
 from .schemas import arguments, check_table, joined_schema, result_fields
+from .second_evaluations import batch_of
 from .types import arrow_type
 from .worker import ErrorReporting, start_function
 
@@ -168,8 +169,9 @@ class TableRun:
             arrow_types = [arrow_type(analyzed.data_types[i], name) for i in analyzed.arguments]
             report_spec = dataclasses.replace(self._task.report_spec, mention=self._analyzed.mention)
             self._bridge = start_function(
-                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec
-            )
+                self._function_plan, self._write, self._analyzed.names, arrow_types, TABLE_ROWS, report_spec,
+                first=batch_of([]) if self._analyzed.mention else None,
+            )  # fmt: skip
         with self._task.error_reporting:
             yield from self._bridge.until_requested()
             rows, self._rows = self._rows, []

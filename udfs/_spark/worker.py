@@ -34,6 +34,7 @@ from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
 from .._observe.time_account import SparkThread
 from .monitoring.task_report import TaskReport, TaskReportSpec
+from .second_evaluations import Evaluation
 
 Emit = Callable[[Any], None]
 
@@ -50,12 +51,13 @@ def start_bridge(
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
     query: str | None = None,
+    first: pa.RecordBatch | None = None,
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start a chain in the current Spark task, on a loop of its own, where `built` gets it.
 
     `outputs_of` makes the outputs of the results, which call `emit` with each batch for Spark; `nothing` a batch
-    without rows. The task has `waited` so many seconds for its first rows, and `query` names what counts as one query,
-    unless it is Spark's.
+    without rows. The task has `waited` so many seconds for its `first` rows, None where nothing says whether they come
+    a second time. `query` names what counts as one query, unless it is Spark's.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
@@ -63,6 +65,9 @@ def start_bridge(
     task = TaskContext.get()
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
+    evaluation = None if first is None else Evaluation.of(task, _local_folder(), report_spec, plan, first)
+    if evaluation is not None:
+        evaluation.warn()
     own_loop = new_event_loop(plan.loop)
     report, spark_thread = TaskReport(report_spec, plan, waited), SparkThread(time.monotonic)
 
@@ -95,7 +100,12 @@ def start_bridge(
         built(chain)
         return chain
 
-    spark = SparkSide(flusher(), nothing, spark_thread, report.end)
+    def ended(how: str) -> None:
+        report.end(how)
+        if evaluation is not None and how == "succeeded":
+            evaluation.ended()
+
+    spark = SparkSide(flusher(), nothing, spark_thread, ended)
     return Bridge(build, plan.threads, own_loop, spark)
 
 
@@ -133,6 +143,7 @@ def start_function(
     rows: int,
     report_spec: TaskReportSpec,
     waited: float = 0.0,
+    first: pa.RecordBatch | None = None,
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start the function of a column or a table function in the current Spark task.
 
@@ -151,7 +162,7 @@ def start_function(
         )
 
     chain = ChainPlan.of_function(plan, names, arrow_types)
-    return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited)
+    return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited, first=first)
 
 
 def flusher() -> Callable[[], None]:

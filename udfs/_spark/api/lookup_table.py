@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from ..._errors.checks import flag, optional, positive_int, seconds, text
 from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FunctionError, OptionError, ResultError
@@ -32,7 +41,7 @@ from ..._functions.options import CallOptions, OnNullInput
 from ..._functions.retry import EndedAttempt, RetryStrategy
 from .._compat import condition_of, setting
 from ..planner import plan_function
-from ..schemas import as_nullable, column_position, is_comparable, joined_schema, result_fields
+from ..schemas import as_nullable, check_source, column_position, is_comparable, joined_schema, result_fields
 from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
 from .stream import unordered_wait
@@ -51,6 +60,10 @@ OUTCOME, JOIN_KEY = "asyncudf outcome", "asyncudf key"  # for a moment beside th
 FILE_FORMATS = ("parquet", "orc", "avro")  # folders of files, without transactions
 NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of columns
 NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
+NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"  # says a format for which a path is the name of a table, such as Iceberg
+# Iceberg shuffles what it writes to a table with a sort order by ranges: Spark reads the rows twice for that, and calls
+# twice. Other tables do not know the option.
+READ_ONCE = {"distribution-mode": "none"}
 # Spark writes to a path literally, but reads it as a pattern. Escaping `*` would forbid colons in the path.
 LITERAL_PATH = {"__globPaths__": "false"}
 ROWS_PER_TASK = 1_000
@@ -102,8 +115,8 @@ class LookupTable:
         ttl: seconds, or a timedelta, after which `update` calls again; the old result stays until there is a new one.
             None: never.
         error_ttl: the same for errors; None: each update calls again.
-        format: "parquet", "orc", or what is installed, such as "avro", "delta" or "iceberg". A table of the catalog
-            keeps the format that it was created with.
+        format: "parquet", "orc", or what is installed, such as "avro", "delta" or "iceberg", which needs the name of a
+            table. A table of the catalog keeps the format that it was created with.
         wave: about how many calls to make before their results are added to the table.
         returnType: the type of a result, if `function` does not declare it.
         options: as in `async_pandas_udf`; those given here win.
@@ -178,8 +191,10 @@ class LookupTable:
             progress: show the progress, as `monitor(spark, progress=True)` does.
 
         Raises:
-            OptionError: `df` is not a DataFrame, or `progress` is not True or False.
-            FunctionError: a column is missing, or of another type than in the table; it is no table of a LookupTable.
+            OptionError: `df` is not a DataFrame, or `progress` is not True or False; Spark makes no table of the format
+                at a path.
+            FunctionError: a column is missing, or of another type than in the table; it is no table of a LookupTable;
+                the format cannot keep a type, or the table takes no NULL and there is one. Nothing was called then.
             PySparkException: `df` is streaming; Spark cannot read, create or write the table; a job has failed, such as
                 by resources that cannot be opened. The waves before stay in the table.
         """
@@ -188,6 +203,9 @@ class LookupTable:
             # Both: Spark makes `found` anew whenever the table has changed, and `df` is read once.
             keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
             stack.callback(keys.unpersist)
+            check_source(keys.select(f"{KEY}.*").schema, "the DataFrame")
+            self._make(keys.schema[KEY].dataType)
+            self._check_nulls(keys)
             found = self._looked_up(keys, self._ttl, self._error_ttl).persist()
             stack.callback(found.unpersist)
             [reused, count] = found.agg(sf.count_if(IS_KNOWN), sf.count_if(~sf.col(IS_KNOWN))).collect()[0]
@@ -235,19 +253,50 @@ class LookupTable:
         return f"<LookupTable {self._where} of {self._udf.spec.name}({', '.join(self._columns)})>"
 
     def _make(self, arguments: DataType) -> None:
-        """Create the table of the catalog; so a mistake is seen before anything is called."""
-        catalog = self._spark.catalog
+        """Create the table of the catalog, and write no rows to it: so a mistake is seen before anything is called.
+
+        A table that cannot take the rows is dropped again.
+        """
+        catalog, schema = self._spark.catalog, self._schema(arguments)
         if self._is_path or catalog.tableExists(self._where):
             return
         try:
-            catalog.createTable(self._where, source=self._format, schema=self._schema(arguments))
-        except Exception:  # of Spark or of Java
-            if not catalog.tableExists(self._where):  # else another job was faster
-                raise
+            catalog.createTable(self._where, source=self._format, schema=schema)
+        except Exception as error:  # of Spark or of Java
+            if catalog.tableExists(self._where):  # another job was faster
+                return
+            if isinstance(error, PySparkException) and condition_of(error):
+                raise  # one of Spark's own messages
+            raise FunctionError(
+                f"{self._format} cannot keep {self._where} with arguments of the type {arguments.simpleString()} and "
+                f"results of the type {self._result.simpleString()} ({_reason(error)}); cast what it does not know, "
+                "such as to a string, or take another format"
+            ) from error
+        try:
+            self._newest(arguments)
+            self._insert(self._spark.createDataFrame([], schema))
+        except BaseException:
+            self._spark.sql(f"DROP TABLE {self._where}")
+            raise
+
+    def _check_nulls(self, keys: DataFrame) -> None:
+        """Raises FunctionError if the table has no place for a NULL among the arguments, as one that others made."""
+        if self._is_path:
+            return
+        kept = next((field.dataType for field in self._spark.read.table(self._where).schema if field.name == KEY), None)
+        fields = kept.fields if isinstance(kept, StructType) else []
+        required = [(name, one.name) for name, one in zip(self._columns, fields, strict=False) if not one.nullable]
+        for name, place in required:
+            if keys.where(sf.col(KEY).getField(name).isNull()).head(1):
+                raise FunctionError(
+                    f"column {name!r} has a NULL, and {self._where} takes none there; nothing was called. Let it: "
+                    f"ALTER TABLE {self._where} ALTER COLUMN {KEY}.{place} DROP NOT NULL"
+                )
 
     def _schema(self, arguments: DataType) -> StructType:
+        """The columns of the table. Each takes NULL at every depth, whatever the first DataFrame says of its own."""
         types = {KEY: arguments, RESULT: self._result, ERROR: self._error, CALLED_AT: TimestampType()}
-        return StructType([StructField(name, types.get(name, StringType())) for name in COLUMNS])
+        return StructType([StructField(name, as_nullable(types.get(name, StringType()))) for name in COLUMNS])
 
     def _read(self, arguments: DataType | None) -> DataFrame:
         """All rows: none if nothing is at the path."""
@@ -259,6 +308,12 @@ class LookupTable:
             rows = self._spark.read.format(self._format).options(**options).load(self._where)
             rows.schema  # noqa: B018 - Spark Connect reads the schema only now
         except PySparkException as error:
+            if NO_TABLE in (condition_of(error) or str(error)):
+                raise OptionError(
+                    f"there is no table of {self._format} at {self._where}, and Spark makes none at a path: name a "
+                    f"table of a catalog, as in LookupTable(spark, 'catalog.database.table', {self._udf.spec.name}, "
+                    f"format={self._format!r})"
+                ) from None
             if not is_missing(error):
                 raise
             if arguments is None:
@@ -275,7 +330,7 @@ class LookupTable:
         found = {field.name: field.dataType for field in rows.schema.fields}
         if missing := [name for name in COLUMNS if name not in found]:
             raise FunctionError(f"{self._where} is not a table of a LookupTable: it has no column {missing[0]!r}")
-        if as_nullable(found[RESULT]) != as_nullable(self._result):
+        if not keeps(found[RESULT], self._result):
             raise FunctionError(
                 f"{self._where} has results of the type {found[RESULT].simpleString()}, and the function gives "
                 f"{self._result.simpleString()}; take another table for it"
@@ -285,7 +340,7 @@ class LookupTable:
         if [name.casefold() for name in kept.names] == [name.casefold() for name in self._columns]:
             named = zip(self._columns, kept.fields, strict=True)
             kept = StructType([StructField(name, field.dataType) for name, field in named])
-        if arguments is not None and as_nullable(arguments) != as_nullable(kept):
+        if arguments is not None and not keeps(kept, arguments):
             raise FunctionError(
                 f"{self._where} has arguments of the type {kept.simpleString()}, not {arguments.simpleString()}; "
                 "cast the columns, or take another table"
@@ -294,7 +349,8 @@ class LookupTable:
         is_ours = (sf.col(FUNCTION) == sf.lit(self._function)) & (sf.col(VERSION) == sf.lit(self._version))
         return (
             rows.where(is_ours)
-            .withColumn(KEY, sf.col(KEY).cast(kept))
+            .withColumn(KEY, sf.col(KEY).cast(kept if arguments is None else as_nullable(arguments)))
+            .withColumn(RESULT, sf.col(RESULT).cast(as_nullable(self._result)))
             .groupBy(KEY)
             .agg(
                 sf.max_by(RESULT, succeeded_at).alias(RESULT),
@@ -309,7 +365,6 @@ class LookupTable:
 
         They count for so many seconds; with None a result always does, and an error never.
         """
-        self._make(keys.schema[KEY].dataType)
         known = self._newest(keys.schema[KEY].dataType)
         counts = sf.col(SUCCEEDED_AT).isNotNull() if ttl is None else sf.col(SUCCEEDED_AT) > _before(ttl)
         if error_ttl is not None:
@@ -346,11 +401,16 @@ class LookupTable:
             rows.drop(WAVE).write.format(self._format).save(f"{self._where.rstrip('/')}/{WAVE}={wave}")
         elif self._is_path:
             rows.write.format(self._format).mode("append").save(self._where)
-        else:  # by position
-            rows.select(*self._spark.read.table(self._where).columns).write.insertInto(self._where)
+        else:
+            self._insert(rows)
         told = observed(seen)
         rest = told["unpaid"]
         return {"called": told["rows"] - rest, "failed": told["errors"] - rest, "unpaid": rest}
+
+    def _insert(self, rows: DataFrame) -> None:
+        """Add rows to the table of the catalog, which takes them by position."""
+        columns = self._spark.read.table(self._where).columns
+        rows.select(*columns).write.options(**READ_ONCE).insertInto(self._where)
 
 
 def _before(seconds: float) -> Any:
@@ -360,6 +420,20 @@ def _before(seconds: float) -> Any:
 def wave_name() -> str:
     """A name for a batch of rows: later ones come later, and no two are the same."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}"
+
+
+def keeps(kept: DataType, wanted: DataType) -> bool:
+    """Whether a table with this type has values of the wanted one: Iceberg keeps a tinyint and a smallint as an int."""
+    return as_nullable(kept) in (as_nullable(wanted), as_nullable(wanted, _not_small))
+
+
+def _not_small(data_type: DataType) -> DataType:
+    return IntegerType() if isinstance(data_type, (ByteType, ShortType)) else data_type
+
+
+def _reason(error: Exception) -> str:
+    """What an error says; one of Java would show its stack."""
+    return str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
 
 
 def is_missing(error: Exception) -> bool:

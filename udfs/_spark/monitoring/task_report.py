@@ -114,6 +114,7 @@ class TaskReportSpec:
     entry_point: str  # "column", "table function", "operator", "sink" or "handler"
     use: int = dataclasses.field(default_factory=itertools.count(1).__next__)  # tells two uses of one function apart
     mention: str = ""  # in a query, for a table function, whose plan all queries share
+    place: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)  # as `use`, in all drivers of a cluster
     channels: Channels | None = dataclasses.field(default=None, repr=False, compare=False)
 
     # Spark pickles a function when a query needs it. The channels are made then, as there may be no session before.
@@ -124,7 +125,7 @@ class TaskReportSpec:
         if channels is None and context is not None:
             with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
                 channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
-        return TaskReportSpec, (self.entry_point, self.use, self.mention, channels)
+        return TaskReportSpec, (self.entry_point, self.use, self.mention, self.place, channels)
 
 
 class TaskReport:

@@ -1,0 +1,136 @@
+"""Warns where Spark reads rows a second time, so that each of their calls is made and paid again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from .._chain.plan import ChainPlan
+from .monitoring.task_report import TaskReportSpec
+
+ONCE_A_ROW = ("operator", "column", "table function")  # sinks and handlers run where Spark writes
+FIRST_ROWS = 64  # tell the rows of one partition from those of another
+RECORD = struct.Struct("!8sQ8s")  # the query, the stage and one, the first rows
+REMEDIES = (
+    "To pay once: store=ResultStore.executor() for the function; or persist() the DataFrame before what reads it. To "
+    "write to a table with a sort order, set write.distribution-mode=none for it. To MERGE, write the results to a "
+    "table first, or set spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled=false"
+)
+
+logger = logging.getLogger("asyncudf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """A task that evaluates the rows of a partition for one use of functions, which is one place in a plan.
+
+    `warn` logs if this executor has evaluated them to their end before, in another stage; `ended` says that this is so
+    now. A task that is tried again, a copy of it and a stage that is tried again are all of the same stage. Rows that
+    Spark has persisted or shuffled are not evaluated again. What has failed, or was stopped by a LIMIT, does not count.
+    """
+
+    # All workers of an executor share a file for each use, with a record for each partition at its number. It is in the
+    # folder where Spark keeps the blocks of the executor: of one that is lost the records are gone too. So to evaluate
+    # its rows anew is no second evaluation.
+    #
+    # is_frame: the use reads one DataFrame. A column may be used for several, and a function of SQL for any: then the
+    # partition must begin with the same rows as well.
+
+    file: Path
+    functions: str  # those that pay
+    partition: int
+    stage: int
+    query: bytes
+    first_rows: bytes
+    is_frame: bool
+
+    @classmethod
+    def of(
+        cls, task: TaskContext | None, folder: str | None, spec: TaskReportSpec, plan: ChainPlan, first: pa.RecordBatch
+    ) -> Evaluation | None:
+        """None where nothing is paid, or where nobody can say."""
+        paid = [one.spec.full_name for one in plan.functions if one.options.store is None]
+        if task is None or folder is None or spec.entry_point not in ONCE_A_ROW or not paid:
+            return None
+        batch = task.getLocalProperty("streaming.sql.batchId")  # each batch of a stream has the same plan
+        run = "" if batch is None else f"{task.getLocalProperty('spark.jobGroup.id')} {batch}"
+        return cls(
+            Path(folder, "evaluations", f"{spec.place}{spec.mention}"),
+            ", ".join(dict.fromkeys(paid)),
+            task.partitionId(),
+            task.stageId(),
+            _digest(run.encode()),
+            _digest(first.slice(0, FIRST_ROWS).serialize()),
+            spec.entry_point == "operator" or bool(spec.mention),
+        )
+
+    def warn(self) -> None:
+        """Before the first call: log if the rows were evaluated before."""
+        with contextlib.suppress(OSError), self.file.open("rb") as file:
+            file.seek(self.partition * RECORD.size)
+            query, stage, first_rows = RECORD.unpack(file.read(RECORD.size).ljust(RECORD.size, b"\0"))
+            is_same = query == self.query and (self.is_frame or first_rows == self.first_rows)
+            if stage and stage != self.stage + 1 and is_same:
+                self._log(f"in stage {self.stage}, after stage {stage - 1}")
+
+    def ended(self) -> None:
+        """All rows are evaluated. Log if a plan has the same DataFrame at two places of one stage, as a union."""
+        with contextlib.suppress(OSError):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.file, os.O_RDWR | os.O_CREAT)
+            try:
+                os.lseek(file, self.partition * RECORD.size, os.SEEK_SET)
+                os.write(file, RECORD.pack(self.query, self.stage + 1, self.first_rows))
+                if self.is_frame and (earlier := self._twin(Path(self.file).read_bytes())) is not None:
+                    self._log(f"as partition {self.partition} of stage {self.stage}, after partition {earlier}")
+            finally:
+                os.close(file)
+
+    def _twin(self, records: bytes) -> int | None:
+        """The partition of this stage with the same rows; None unless its neighbours agree.
+
+        In a union of a DataFrame with itself the second half of the partitions repeats the first. One partition that
+        begins like another is no sign of it: the data may repeat itself.
+        """
+        if records.count(self.first_rows) < 2:
+            return None
+        rows = {
+            number: first_rows
+            for number, (query, stage, first_rows) in enumerate(RECORD.iter_unpack(records))
+            if (query, stage) == (self.query, self.stage + 1)
+        }
+        for other, first_rows in rows.items():
+            distance = abs(other - self.partition)
+            if distance and first_rows == self.first_rows:
+                pairs = {one for number, one in rows.items() if rows.get(number + distance) == one}
+                if len(pairs) > 1:
+                    return min(other, self.partition)
+        return None
+
+    def _log(self, where: str) -> None:
+        """Log once for each use and executor."""
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(f"{self.file}.told", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            logger.warning(
+                "%s: Spark evaluates the same rows a second time, %s; each call is made and paid again. %s",
+                self.functions,
+                where,
+                REMEDIES,
+            )
+
+
+def _digest(data: bytes | pa.Buffer) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+def batch_of(columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), [str(number) for number in range(len(columns))])
