@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import count
 from math import inf
@@ -25,6 +25,7 @@ class _Part(NamedTuple):
     task: Mapping[str, Any]
     metrics: FunctionMetrics
     timeline: list[list[float]]
+    waits: Sequence[Mapping[str, Any]]  # what it waits for now, as `Wait.to_plain` gives it
 
 
 class _Report(NamedTuple):
@@ -32,12 +33,12 @@ class _Report(NamedTuple):
 
     task: Mapping[str, Any]
     awaits_proof: bool
-    figures: Mapping[str, tuple[FunctionMetrics, list[list[float]]]]
+    figures: Mapping[str, tuple[FunctionMetrics, list[list[float]], Sequence[Mapping[str, Any]]]]
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> _Report:
         figures = {
-            use: (FunctionMetrics.from_plain(told["metrics"]), told["timeline"])
+            use: (FunctionMetrics.from_plain(told["metrics"]), told["timeline"], told.get("waits", ()))
             for use, told in message["functions"].items()
         }
         return cls(message["task"], bool(message.get("awaits_proof")), figures)
@@ -69,6 +70,7 @@ class _Function:
         self.details: list[_Part] = []
         self.left_out = 0
         self.running_rows, self.running_calls = 0, 0.0
+        self.waits: dict[tuple[str, str], dict[str, Any]] = {}
         self.began, self.ended = inf, 0.0
 
     def add(self, part: _Part) -> None:
@@ -104,7 +106,16 @@ class _Function:
             if part.task["status"] == "running":
                 both.running_rows += part.metrics.rows
                 both.running_calls += part.timeline[-1][2] if part.timeline else 0
+                both._add_waits(part.waits)
         return both
+
+    def _add_waits(self, waits: Iterable[Mapping[str, Any]]) -> None:
+        """Count those of one task; of tasks that wait for the same the longest wait is shown."""
+        for wait in waits:
+            key = wait["kind"], wait["what"]
+            before = self.waits.get(key, {**wait, "tasks": 0})
+            longest = max(before, wait, key=lambda one: one["seconds"])
+            self.waits[key] = {**longest, "tasks": before["tasks"] + 1}
 
     def to_plain(self, label: str, *, with_tasks: bool) -> dict[str, Any]:
         details = sorted(self.details, key=lambda part: -part.metrics.seconds) if with_tasks else []
@@ -116,6 +127,7 @@ class _Function:
             "options": dict(self.about["options"]),
             "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
             "given_up": sum(began > self.done.get(partition, -inf) for partition, began in self.failed.items()),
+            "waits": sorted(self.waits.values(), key=lambda wait: -wait["seconds"]),
             "running": {"rows": self.running_rows, "in_flight": round(self.running_calls)},
             "stages": sorted(self.stages),
             "began": self.began,

@@ -48,7 +48,7 @@ class ColumnTask(Travelling):
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._error_reporting:
-            yield from pipe(filter(_has_rows, _given(batches, self.__name__)), self._start, self._read)
+            yield from pipe(filter(_has_rows, _given(batches, self.__name__)), self._start, self._read, self.__name__)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = _columns(first), self.function_plan.spec

@@ -62,7 +62,7 @@ class ChainTask(Travelling):
         # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
         with self.error_reporting:
-            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan))
+            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan), self.plan.name)
 
     def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:

@@ -202,7 +202,8 @@ class TaskReport:
 
     def _message(self, chain: Chain, status: str) -> dict[str, Any]:
         functions = {}
-        if status == "running":
+        is_running = status == "running"
+        if is_running:
             for operator in chain.counted.values():
                 operator.count_open()
         counted = zip(self._plan.functions, chain.counted.items(), strict=True)
@@ -217,6 +218,7 @@ class TaskReport:
                 },
                 "metrics": operator.counters.totals.to_plain(),
                 "timeline": operator.counters.timeline,
+                "waits": [wait for waiting, wait in chain.waits.long() if is_running and waiting == name],
             }
         task = {**self._task, "status": status}
         return {"id": self._id, "runs": self._request.runs, "task": task, "functions": functions}
