@@ -195,14 +195,13 @@ class Chain:
         self.waits.look(self._waits())
 
     def _waits(self) -> Iterator[Wait]:
-        for operator, name in self._names.items():
-            for wait in operator.waits():
-                yield wait._replace(name=name)
+        waits = [wait._replace(name=name) for operator, name in self._names.items() for wait in operator.waits()]
+        yield from waits
         # While Spark's thread is away with a batch it brings no input.
         away = None if self._spark_thread is None else self._spark_thread.away.since
         if away is not None:
             yield Wait(Waiting.SPARK, next(reversed(self._names.values())), away)
-        elif self.head.lacks_input:
+        elif self.head.lacks_input and not any(wait.kind is Waiting.OPENING for wait in waits):  # before that none came
             yield Wait(Waiting.INPUT, self._names[self.head], mark=self._fed)
 
     def _waiting_now(self) -> list[str]:

@@ -35,7 +35,9 @@ class Waiting(enum.Enum):
     )  # fmt: skip
     BACK_OFF = _Kind("the next attempt of rows that failed", "`timeout`, 180 s unless given", "the delays of retry=")
     PERMIT = _Kind(
-        "a permit of {}", "no limit: until the limit or the budget allows a call", "that limit or budget, or its name="
+        "a permit under the limit {}",
+        "no limit: until the limit or the budget allows a call",
+        "that limit or budget, or its name=",
     )
     REFUSAL = _Kind(
         "the service, which refuses calls", "`timeout`, at least 2 and at most 10 minutes, until no call was accepted",
@@ -97,7 +99,7 @@ class Wait(NamedTuple):
         """As plain values, for JSON."""
         return {
             "kind": self.kind.name.lower(),
-            "what": self.kind.value.what.format(one_line(self.detail) or "a limit"),
+            "what": self.kind.value.what.format(one_line(self.detail)),
             "seconds": self.lasts(now),
             "at_most": None if self.most == math.inf else self.most,
             "option": self.kind.value.option,
@@ -109,7 +111,7 @@ class Wait(NamedTuple):
 
 def told(name: str, wait: dict[str, Any]) -> str:
     """One wait in a line: what, for how long, for how long at most, and what changes that."""
-    most = "without a limit" if wait["at_most"] is None else f"for {seconds(wait['at_most'])} at most"
+    most = "with no time limit" if wait["at_most"] is None else f"for {seconds(wait['at_most'])} at most"
     who = f"{one_line(name)} has" if wait.get("tasks", 1) == 1 else f"{wait['tasks']:,} tasks of {one_line(name)} have"
     return f"{who} waited for {seconds(wait['seconds'])} for {wait['what']}, {most}; to change it: {wait['option']}"
 

@@ -34,9 +34,11 @@ class Listener:
     # where a task has another thread (Sail, the driver's own threads) it is in the report if a task of the main thread
     # has set the handler.
     #
-    # _open: those of this process. While one is open the handler is set, and the one before it is in _before.
+    # _open: those of this process; _of_main: those that the main thread has opened. While there is one of these the
+    # handler is set, and the one before it is in _before.
 
     _open: dict[Listener, None] = {}
+    _of_main: dict[Listener, None] = {}
     _before: Any = None
 
     def __init__(
@@ -50,17 +52,19 @@ class Listener:
     def open(self) -> None:
         self._open[self] = None
         if SIGNAL is not None and threading.current_thread() is threading.main_thread():
+            self._of_main[self] = None
             before = signal.getsignal(SIGNAL)
-            if before is not None and before is not _print_all:  # None: code in C has set one, such as faulthandler
+            if before is not _print_all and not (before in (None, signal.SIG_DFL) and _is_caught()):
                 with contextlib.suppress(ValueError):  # another interpreter of the process
                     signal.signal(SIGNAL, _print_all)
                     Listener._before = before
 
     def close(self) -> None:
-        """Set back the handler with the last one, unless somebody has set another meanwhile; may be called again."""
+        """Set back the handler with the last of the main thread, unless it was changed meanwhile; may be called again."""
         self._open.pop(self, None)
+        self._of_main.pop(self, None)
         is_main = threading.current_thread() is threading.main_thread()
-        if not self._open and SIGNAL is not None and is_main and signal.getsignal(SIGNAL) is _print_all:
+        if not self._of_main and SIGNAL is not None and is_main and signal.getsignal(SIGNAL) is _print_all:
             signal.signal(SIGNAL, Listener._before)
             Listener._before = None
 
@@ -71,6 +75,18 @@ class Listener:
         if self._loop is not None:
             lines.append(coroutine_stacks(self._loop))
         return "\n".join(lines)
+
+
+def _is_caught() -> bool:
+    """Whether the process has a handler of the signal.
+
+    Of one that code in C has set, such as faulthandler, Python does not know, and it cannot call it.
+    """
+    assert SIGNAL is not None
+    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/self/status") as file:  # Linux
+        mask = next(line for line in file if line.startswith("SigCgt:"))
+        return bool(int(mask.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return False
 
 
 def _print_all(number: int, frame: FrameType | None) -> None:

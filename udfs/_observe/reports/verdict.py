@@ -53,7 +53,7 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     f = Figures(function)
     rule = next(rule for rule in (*ENDS, *RULES) if rule.holds(f))
     state, cost, text = f.top.name.lower() if f.seconds else None, f.share(f.top), rule.text(f)
-    if rule is TOO_SHORT and SHORT_RUN <= MUCH * run_seconds and f.wall < MUCH * run_seconds:
+    if rule is TOO_SHORT and MUCH * run_seconds >= SHORT_RUN and f.wall < MUCH * run_seconds:
         text = (
             f"its tasks ran for {seconds(f.wall)} of the run's {seconds(run_seconds)}: the rest of the query, before "
             f"or behind it, is the limit; {things(f.calls_ended, 'call')} in so short a time tell no more"
