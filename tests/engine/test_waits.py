@@ -284,7 +284,7 @@ CALL = "for a call that does not return, with no time limit; to change it: attem
 # What holds a task up, for how long it has by the first line, and what that line says.
 NAMED: dict[Callable[[], None], tuple[Waiting, str, str]] = {
     slow_call: (Waiting.CALL, "30 s", CALL),
-    no_permit: (Waiting.PERMIT, "30 s", 'for a permit under the limit RateLimit(1, per="minute", scope="task"), with no time limit'),
+    no_permit: (Waiting.PERMIT, "30 s", 'for a permit under the limit RateLimit(1, per="minute", scope="task"), with'),
     no_permit_of_a_key: (Waiting.PERMIT, "30 s", "for a permit under the limit RateLimit(1, "),
     budget_that_is_reserved: (Waiting.PERMIT, "30 s", "for a permit under the limit 1 USD, "),
     refusals: (Waiting.REFUSAL, "30 s", "for the service, which refuses calls, for 3 min at most; to change it: time"),

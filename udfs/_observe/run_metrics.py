@@ -16,6 +16,7 @@ DETAILED = 200  # tasks of a function that are shown one by one
 UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
+LIVE = ("running", "waiting")  # a task that waits for its first rows has no figures
 IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
@@ -103,7 +104,7 @@ class _Function:
         vars(both).update({name: copy(value) for name, value in vars(self).items()})
         for part in parts:
             both.add(part)
-            if part.task["status"] == "running":
+            if part.task["status"] in LIVE:
                 both.running_rows += part.metrics.rows
                 both.running_calls += part.timeline[-1][2] if part.timeline else 0
                 both._add_waits(part.waits)
@@ -142,8 +143,9 @@ class _Function:
 class RunMetrics:
     """Adds up the messages of tasks; the order in which they come does not matter, nor that one comes twice.
 
-    A message has an `id`, the `status` of its task ("running", "succeeded", "stopped" by a reader that needed no more,
-    "failed", or "lost": no further message came), where and when the task ran, and what each function did so far.
+    A message has an `id`, the `status` of its task ("waiting" for its first rows, "running", "succeeded", "stopped" by
+    a reader that needed no more, "failed", or "lost": no further message came), where and when the task ran, and what
+    each function did so far.
     A message that `awaits_proof` says that the functions ended well. If Spark reads the task to its end, a second
     message confirms it. Spark may stop reading before, and what follows the functions in the task may fail. So without
     a second message the task has succeeded, unless Spark names it among the failed ones.
@@ -172,7 +174,7 @@ class RunMetrics:
         self._unsure.pop(number, None)
         if report.awaits_proof:
             self._doubt(number, report)
-        elif report.task["status"] == "running":
+        elif report.task["status"] in LIVE:
             self._running[number] = report
         else:
             self._end(number, report)
@@ -191,7 +193,9 @@ class RunMetrics:
     def lose(self, number: str) -> None:
         """Count the task of this message as lost; its last message may still come another way."""
         if number in self._running:
-            self._doubt(number, self._running.pop(number).with_status("lost"))
+            report = self._running.pop(number)
+            if report.task["status"] != "waiting":  # it has rows now, and reports anew, or it has ended without any
+                self._doubt(number, report.with_status("lost"))
 
     @property
     def unproven_stages(self) -> set[int]:

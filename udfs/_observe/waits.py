@@ -37,7 +37,7 @@ class Waiting(enum.Enum):
     PERMIT = _Kind(
         "a permit under the limit {}",
         "no limit: until the limit or the budget allows a call",
-        "that limit or budget, or its name=",
+        "that limit or budget; other jobs share one with a name",
     )
     REFUSAL = _Kind(
         "the service, which refuses calls", "`timeout`, at least 2 and at most 10 minutes, until no call was accepted",

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -239,14 +239,29 @@ class Bridge(Generic[In, Out]):
             raise
 
 
+class WaitReport(Protocol):
+    """Says what a task waits for that has not begun."""
+
+    def send(self, wait: Mapping[str, Any], /) -> None: ...
+    def close(self) -> None: ...
+
+
 @contextlib.contextmanager
-def _awaited(wait: Wait, waits: TaskWaits) -> Iterator[None]:
+def _awaited(wait: Wait, waits: TaskWaits, report: Callable[[], WaitReport] | None) -> Iterator[None]:
     """A block of Spark's thread that waits for something; there is no loop yet, so a thread says if that lasts long."""
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(LONG):
-            waits.look([wait])
+        with contextlib.ExitStack() as stack:
+            to: WaitReport | None = None
+            while not over.wait(LONG):
+                waits.look([wait])
+                with contextlib.suppress(Exception):  # a report never fails a task
+                    if to is None and report is not None:
+                        to = report()
+                        stack.callback(to.close)
+                    if to is not None:
+                        to.send(wait.to_plain(waits.clock()))
 
     waits.look([wait])
     thread = threading.Thread(target=watch, name="asyncudf-input", daemon=True)
@@ -266,16 +281,17 @@ def pipe(
     start: Callable[[Any, float], Bridge[Any, Out]],
     read: Callable[[Any], Any],
     name: str = "the task",
+    report: Callable[[], WaitReport] | None = None,
 ) -> Iterator[Out]:
     """Run a task over Spark's batches, from the first one and the seconds until it came; without rows nothing opens.
 
-    If the first one does not come for long, the log says so of this `name`.
+    If the first one does not come for long, the log says so of this `name`, and so does a `report`.
     """
     began, waits = time.monotonic(), TaskWaits(time.monotonic, partial(logger.warning, "%s"))
     listener = Listener(waits.lines)
     listener.open()
     try:
-        with _awaited(Wait(Waiting.INPUT, name, began), waits):
+        with _awaited(Wait(Waiting.INPUT, name, began), waits, report):
             first = next(batches, None)
         if first is not None:
             yield from start(first, time.monotonic() - began).pipe(map(read, itertools.chain((first,), batches)))

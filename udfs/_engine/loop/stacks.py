@@ -60,7 +60,7 @@ class Listener:
                     Listener._before = before
 
     def close(self) -> None:
-        """Set back the handler with the last of the main thread, unless it was changed meanwhile; may be called again."""
+        """Set the handler back with the last of the main thread, unless it was changed since; may be called again."""
         self._open.pop(self, None)
         self._of_main.pop(self, None)
         is_main = threading.current_thread() is threading.main_thread()
