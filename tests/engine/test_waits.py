@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -30,7 +31,9 @@ from asyncudf import (
 )
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._engine.calls import service
-from asyncudf._limits.coordinator import Coordinator, CoordinatorConfig
+from asyncudf._engine.calls.resources import CLOSE_LIMIT
+from asyncudf._functions.options import LONGEST_PATIENCE, SHORTEST_PATIENCE, Options
+from asyncudf._limits.coordinator import MOST_AWAY, Coordinator, CoordinatorConfig
 from asyncudf._observe.time_account import SparkThread
 from asyncudf._observe.waits import LONG, TaskWaits, Wait, Waiting
 from asyncudf._spark.planner import plan_function_offline
@@ -312,6 +315,30 @@ def test_what_holds_a_task_up_is_told(holds_up: Callable[[], None], told: Callab
 def test_each_wait_is_tested() -> None:
     elsewhere = {Waiting.OPENING, Waiting.EVENT_LOOP}  # above, and in tests/loop/test_blocked_loop.py
     assert {kind for kind, *_ in NAMED.values()} | elsewhere == {*Waiting}
+
+
+def test_the_page_shows_this_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hangs.md").read_text()
+    table = page.partition("|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    rows = (kind.value for kind in Waiting)
+    assert table == [f"| {row.what.format('...')} | {row.most} | {row.option} |" for row in rows]
+
+
+def test_its_times_are_those_of_the_options() -> None:
+    usual = Options()
+    times = {
+        Waiting.OPENING: f"{usual.open_timeout:g} s",
+        **dict.fromkeys((Waiting.CALL, Waiting.BACK_OFF, Waiting.LEASE), f"{usual.timeout:g} s"),
+        Waiting.REFUSAL: f"at least {SHORTEST_PATIENCE / 60:g} and at most {LONGEST_PATIENCE / 60:g} minutes",
+        Waiting.BREAKER: f"{CircuitBreaker().times[1] / 60:g} minutes",
+        Waiting.STORE: f"{usual.store_timeout:g} s",
+        Waiting.COORDINATOR: f"{MOST_AWAY:g} s",
+        Waiting.CLOSING: f"{CLOSE_LIMIT:g} s",
+    }
+    assert {kind for kind, time in times.items() if time not in kind.value.most} == set()
+    assert {kind for kind in Waiting if kind not in times} == {
+        kind for kind in Waiting if "no limit" in kind.value.most
+    }
 
 
 def test_a_job_that_goes_on_says_nothing(told: Callable[[], Told]) -> None:

@@ -45,7 +45,7 @@ class Waiting(enum.Enum):
     )  # fmt: skip
     BREAKER = _Kind(
         "the circuit breaker to close",
-        "`max_open` of the breaker, 30 minutes unless given",
+        "`max_open` of the breaker, 5 minutes unless given",
         "max_open= of CircuitBreaker",
     )
     LEASE = _Kind(
