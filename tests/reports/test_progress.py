@@ -46,6 +46,15 @@ class TestTimeLeft:
         (told,) = tracker.track(Snapshot([figures(1_000, **runs)], 9, 9, 20.0))
         assert (told.left, " ? left, " in line(told)) == (None, True)
 
+    def test_it_is_not_over_while_spark_has_tasks(self) -> None:
+        """All rows are done, and what comes behind in the query has not taken them."""
+        tracker = ProgressTracker()
+        tracker.track(Snapshot([figures(0, tasks={"running": 1})], 0, 1, 10.0))
+        (told,) = tracker.track(Snapshot([figures(40, tasks={"succeeded": 1})], 0, 1, 20.0))
+        assert told.left is None
+        (told,) = tracker.track(Snapshot([figures(40, tasks={"succeeded": 1})], 1, 1, 30.0))
+        assert told.left == 0.0
+
     def test_it_is_told_where_it_is_a_second_or_more(self) -> None:
         tracker = ProgressTracker()
         for rows, now in ((100, 10.0), (1_000, 20.0)):

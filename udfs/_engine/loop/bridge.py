@@ -272,7 +272,7 @@ def _awaited(wait: Wait, waits: TaskWaits, report: Callable[[], WaitReport] | No
     finally:
         over.set()
         if thread.is_alive():
-            thread.join()
+            thread.join(timeout=10 * event_loops.GRACE)
         waits.look(())
 
 

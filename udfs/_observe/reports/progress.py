@@ -95,7 +95,7 @@ class ProgressTracker:
             spent=_spent(function, rows, expected),
             p50=latency["p50"],
             p95=latency["p95"],
-            left=None if is_over else _left(function, rows, expected, lately),
+            left=None if is_over else _left(function, rows, expected, lately, snapshot.tasks(function)),
             took=figures.wall if is_over else None,
             sink=SinkRows.of(function) if function.get("entry_point") == "sink" else None,
             waits=() if is_over else [told(function["function"], wait) for wait in function.get("waits") or ()],
@@ -140,10 +140,15 @@ def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int
     return rows, max(math.ceil(estimate / digit) * digit, rows), True
 
 
-def _left(function: Mapping[str, Any], rows: int, expected: int | None, rate: float | None) -> float | None:
+def _left(
+    function: Mapping[str, Any], rows: int, expected: int | None, rate: float | None, counted: tuple[int, int | None]
+) -> float | None:
     """Seconds until the last row, at this rate; None if that cannot be told, or is over though calls or tasks run."""
+    done, total = counted
     left = (expected - rows) / rate if expected is not None and rate else None
-    is_running = function["running"]["in_flight"] or function["tasks"]["running"]
+    is_running = (
+        function["running"]["in_flight"] or function["tasks"]["running"] or (total is not None and done < total)
+    )
     return None if is_running and left is not None and _clock(left) == _clock(0.0) else left
 
 
