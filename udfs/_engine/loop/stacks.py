@@ -54,7 +54,8 @@ class Listener:
         if SIGNAL is not None and threading.current_thread() is threading.main_thread():
             self._of_main[self] = None
             before = signal.getsignal(SIGNAL)
-            if before is not _print_all and not (before in (None, signal.SIG_DFL) and _is_caught()):
+            is_of_c = before is None or (before is signal.SIG_DFL and _is_caught())
+            if before is not _print_all and not is_of_c:
                 with contextlib.suppress(ValueError):  # another interpreter of the process
                     signal.signal(SIGNAL, _print_all)
                     Listener._before = before
