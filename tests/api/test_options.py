@@ -67,6 +67,7 @@ BAD: dict[str, Any] = {
     "max_batch_weight": 0,
     "split_failed": "yes",
     "resources": 5,
+    "open_timeout": 0,
     "deterministic": "yes",
     "loop": "trio",
     "store": "redis://localhost",
@@ -278,6 +279,7 @@ class TestDocstring:
             "timeout": f"{usual.timeout:g}",
             "batch_size": str(batch_rows(read_function(vectorized, usual), usual)),
             "store_timeout": f"{usual.store_timeout:g}",
+            "open_timeout": f"{usual.open_timeout:g}",
         }
         told = {name: re.search(r"(\d[^;.:]*?) unless given", text) for name, text in self.told().items()}
         assert {name: found[1] for name, found in told.items() if found} == numbers

@@ -62,7 +62,7 @@ def test_cancellations_that_a_step_takes_back_leave_it_its_time() -> None:
 
 def test_a_step_whose_coroutine_is_closed_from_outside_tells_nothing() -> None:
     async def main() -> None:
-        step = bounded(hang, "could not be opened")
+        step = bounded(hang, "could not be opened", 600.0)
         task = asyncio.ensure_future(step)
         await asyncio.sleep(1)
         step.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import RuntimeContext
-from asyncudf._observe.reports.progress import Progress, ProgressTracker, Snapshot, line
+from asyncudf._observe.reports.progress import Progress, ProgressTracker, Snapshot, line, lines
 from tests.kit.figures import figures as figures_of_a_run
 
 
@@ -33,6 +33,49 @@ def running(rows: int, in_flight: int = 0) -> dict[str, Any]:
 def progress(function: dict[str, Any], done: int = 0, total: int | None = None, **others: Any) -> Progress:
     (told,) = ProgressTracker().track(Snapshot([function], done, total, others.pop("seconds", 10.0)), **others)
     return told
+
+
+class TestTimeLeft:
+    @pytest.mark.parametrize(
+        "runs", [{"tasks": {"succeeded": 8, "running": 1}}, {"running": running(0, 1), "tasks": {"succeeded": 8}}]
+    )
+    def test_it_is_not_over_while_a_call_or_a_task_runs(self, runs: Any) -> None:
+        """It said "0:00 left" for as long as the last call took."""
+        tracker = ProgressTracker()
+        tracker.track(Snapshot([figures(0, **runs)], 8, 9, 10.0))
+        (told,) = tracker.track(Snapshot([figures(1_000, **runs)], 9, 9, 20.0))
+        assert (told.left, " ? left, " in line(told)) == (None, True)
+
+    def test_it_is_not_over_while_spark_has_tasks(self) -> None:
+        """All rows are done, and what comes behind in the query has not taken them."""
+        tracker = ProgressTracker()
+        tracker.track(Snapshot([figures(0, tasks={"running": 1})], 0, 1, 10.0))
+        (told,) = tracker.track(Snapshot([figures(40, tasks={"succeeded": 1})], 0, 1, 20.0))
+        assert told.left is None
+        (told,) = tracker.track(Snapshot([figures(40, tasks={"succeeded": 1})], 1, 1, 30.0))
+        assert told.left == 0.0
+
+    def test_it_is_told_where_it_is_a_second_or_more(self) -> None:
+        tracker = ProgressTracker()
+        for rows, now in ((100, 10.0), (1_000, 20.0)):
+            function = figures(rows, tasks={"succeeded": 4, "running": 1}, running=running(0, 1))
+            (told,) = tracker.track(Snapshot([function], 4, 8, now))
+        assert told.left == 10.0
+
+
+class TestWaits:
+    WAIT = {"kind": "call", "what": "a call", "seconds": 45.0, "at_most": None, "option": "timeout=", "tasks": 2}
+
+    def test_what_tasks_wait_for_stands_below_the_line(self) -> None:
+        function = figures(5, waits=[self.WAIT, {**self.WAIT, "tasks": 1, "at_most": 180.0}])
+        _, *waits = lines(progress(function))
+        assert waits == [
+            "  2 tasks of weather have waited for 45 s for a call, with no time limit; to change it: timeout=",
+            "  weather has waited for 45 s for a call, for 3 min at most; to change it: timeout=",
+        ]
+
+    def test_a_run_that_is_over_waits_for_nothing(self) -> None:
+        assert lines(progress(figures(5, waits=[self.WAIT]), is_over=True))[1:] == []
 
 
 class TestRows:

@@ -47,6 +47,9 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
     (figures(calls_busy=9.0, store_hits=1000, latency=NO_CALLS), "1,000 rows came from the store, and nothing was"),
     (figures(calls_busy=9.0, input=1.0, latency=latencies(49, 1.5)), "too short to tell: 49 calls in 10 s"),
     (figures(calls_busy=0.9, latency=latencies(5000, 0.001)), "too short to tell: 5,000 calls in 900 ms"),
+    (figures(start_and_end=45.0, latency=NO_CALLS),
+     "no call has begun in 45 s: what the function opens takes that long; run.metrics and the log of the workers name"),
+    (figures(input=40.0, calls_busy=4.0, latency=latencies(10, 5.0)), "91% of the time no rows came: the query or fun"),
     (figures(start_and_end=39.9, input=0.1, latency=latencies(8, 5.0), tasks={"succeeded": 8}, ended=20.0),
      "99.8% of the time fewer rows were left than slots, or resources opened and closed; half as many partitions"),
     # All slots had a call, or the loop was blocked.
@@ -115,6 +118,15 @@ def test_the_verdict_tells_the_cause_and_the_change(function: dict[str, Any], to
     assert text.startswith(first)
     assert [part for part in others if part not in text] == []
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("state", ["input", "calls_busy"])
+def test_tasks_that_were_a_small_part_of_a_run_are_not_its_limit(state: str) -> None:
+    """400 tiny rows behind a shuffle that takes 8 s: "too short to tell" said nothing of these."""
+    short = figures(**{state: 0.4}, latency=latencies(400, 0.002), ended=0.2)
+    text = "its tasks ran for 200 ms of the run's 7.8 s: the rest of the query, before or behind it, is the limit; "
+    assert verdict(short, 7.8).text.startswith(text)
+    assert verdict(short, 0.3).text == verdict(short).text == "too short to tell: 400 calls in 400 ms"
 
 
 def test_every_rule_is_tested() -> None:

@@ -248,6 +248,7 @@ def every_option_has_its_types() -> None:
         version="2026-11",
         on_store_error="call",
         store_timeout=timedelta(seconds=2),
+        open_timeout=timedelta(minutes=5),
         rate_limit=[RateLimit(100), RateLimit(5_000, per="hour", burst=50, cost=len, name="api")],
         job_capacity=40,
         max_calls=100_000,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +37,11 @@ from .._engine.operators.outputs import (
 from .._engine.stored.elements import with_unreadable
 from .._functions.watermarks import WatermarkGenerator
 from .._observe.time_account import seconds_without_processor
+from .._observe.waits import LOOK_EVERY, TaskWaits, Wait, Waiting
 from .environment import TaskEnvironment
 from .plan import AssignFactory, ChainPlan, StreamNode, WaitFactory
+
+logger = logging.getLogger("asyncudf")
 
 
 class SourceReader:
@@ -95,7 +99,10 @@ class Sampler:
     #
     # _excused: seconds of both, by the last sample
 
-    def __init__(self, environment: TaskEnvironment, operators: Sequence[AsyncWaitOperator]) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, operators: Sequence[AsyncWaitOperator], look: Callable[[], object]
+    ) -> None:
+        self._look, self._look_due = look, -math.inf
         self._loop = loop = environment.loop
         self._clock = environment.clock
         self._spark_thread = environment.spark_thread
@@ -123,6 +130,9 @@ class Sampler:
 
     def _tick(self) -> None:
         self._sample()
+        if (now := self._clock()) >= self._look_due:
+            self._look_due = now + LOOK_EVERY - SAMPLE_INTERVAL / 2  # or it would be late by a sample
+            self._look()
         self._sampled()
         self.start()
 
@@ -171,19 +181,44 @@ class Chain:
 
     def __init__(self, plan: ChainPlan, environment: TaskEnvironment, results: ResultOutputs) -> None:
         self._operators: Sequence[Operator] = ()
-        self._batches = TaskBatches(environment.loop)
+        self._loop, self._batches = environment.loop, TaskBatches(environment.loop)
         made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, batches=self._batches), results)
         self.head = made.head
         self.counted = made.counted()
         self._operators = [*made.by_node.values(), *([] if plan.head else [made.head])]
         self._results = results
-        self._sampler = Sampler(environment, [*self.counted.values()])
+        self.waits = TaskWaits(environment.clock, partial(logger.warning, "%s"))
+        self._names, self._spark_thread, self._fed = made.names(), environment.spark_thread, 0
+        self._sampler = Sampler(environment, [*self.counted.values()], self.look)
         self._markers = None
         if plan.latency_interval is not None:
             loop, partition = environment.loop, environment.partition
             self._markers = _LatencyMarkers(loop, partition, plan.latency_interval, made.upstream())
 
+    def look(self) -> None:
+        """See what the chain waits for."""
+        self.waits.look(self._waits())
+
+    def _waits(self) -> Iterator[Wait]:
+        waits = [wait._replace(name=name) for operator, name in self._names.items() for wait in operator.waits()]
+        yield from waits
+        # While Spark's thread is away with a batch it brings no input.
+        away = None if self._spark_thread is None else self._spark_thread.away.since
+        if away is not None:
+            yield Wait(Waiting.SPARK, next(reversed(self._names.values())), away)
+        elif self.head.lacks_input and not any(wait.kind is Waiting.OPENING for wait in waits):  # before that none came
+            yield Wait(Waiting.INPUT, self._names[self.head], mark=self._fed)
+
+    def _waiting_now(self) -> list[str]:
+        self.look()
+        return self.waiting()
+
+    def waiting(self) -> list[str]:
+        """What the chain waits for, as it was seen last; any thread may ask."""
+        return self.waits.lines()
+
     def feed(self, elements: Iterable[InputElement]) -> None:
+        self._fed += 1
         if isinstance(elements, InputBatch):
             self._batches.add(elements)
         if self._markers is not None and not self._markers.have_begun:
@@ -204,6 +239,9 @@ class Chain:
     async def run(self) -> None:
         """Open all operators, work until everything is emitted, close them; AsyncUDFError if a row or a step failed."""
         self._sampler.start()
+        waiting = getattr(self._loop, "waiting", None)  # of the virtual clock, for the error of a deadlock
+        if waiting is not None:
+            waiting.append(self._waiting_now)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for operator in self._operators:
@@ -211,6 +249,8 @@ class Chain:
             self._results.close()
         finally:
             self._sampler.stop()
+            if waiting is not None:
+                waiting.remove(self._waiting_now)
             if self._markers is not None:
                 self._markers.stop()
 
@@ -254,6 +294,15 @@ class _Operators:
     def upstream(self) -> dict[BufferedOperator, list[BufferedOperator]]:
         """Each operator that can hold back rows, with those that push rows to it."""
         return {operator: list(self._before(node)) for node, operator in self._buffered.items()}
+
+    def names(self) -> dict[Operator, str]:
+        """All operators from the head to the tail, with their names; a source is called like what it feeds."""
+        named: dict[Operator, str] = {
+            self.by_node[node]: self._names[node] for node in self._plan.nodes if node in self.by_node
+        }
+        if self.head not in named:
+            named = {self.head: next(iter(self.counted()), "source"), **named}
+        return named
 
     def counted(self) -> dict[str, AsyncWaitOperator]:
         """The operators that make calls, by their names, from the head to the tail."""

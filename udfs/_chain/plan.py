@@ -76,6 +76,11 @@ class ChainPlan:
         return [node.factory.function_plan for node in self.nodes if isinstance(node.factory, WaitFactory)]
 
     @property
+    def name(self) -> str:
+        """That of its first function, for messages about the task."""
+        return next((plan.spec.name for plan in self.functions), "the chain")
+
+    @property
     def loop(self) -> EventLoop:
         """The event loop that the operators ask for; FunctionError if one asks for uvloop and another for asyncio."""
         asked = {plan.options.loop for plan in self.functions} - {EventLoop.AUTO}

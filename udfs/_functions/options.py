@@ -39,6 +39,7 @@ from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
 SHORTEST_PATIENCE, LONGEST_PATIENCE = 120.0, 600.0
 QUEUE_ROWS_PER_CALL = 100  # where neither rows nor bytes are bounded by the user
 DEFAULT_BATCH_SIZE = 100
+OPEN_TIMEOUT = 60.0  # seconds; a client that is not open by then is taken for dead
 
 Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
@@ -125,6 +126,7 @@ class CallOptions(TypedDict, total=False):
     max_batch_weight: float | None
     split_failed: bool
     resources: Resources | None
+    open_timeout: Seconds | None
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     store: ResultStore | None
@@ -199,6 +201,7 @@ class Options:
     max_batch_weight: float | None = field(default=None, metadata=_by(optional(amount)))
     split_failed: bool = field(default=False, metadata=_by(flag))
     resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
+    open_timeout: float | None = field(default=OPEN_TIMEOUT, metadata=_by(optional(seconds)))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
     store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))

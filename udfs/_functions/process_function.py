@@ -9,9 +9,11 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
+from .._errors.checks import Seconds, optional, seconds
 from .._errors.exceptions import FunctionError
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import result_error
+from .options import OPEN_TIMEOUT
 from .side_outputs import OutputTag, SideTypes, check_own_tag
 from .signature import called, is_coroutine_function
 
@@ -99,11 +101,16 @@ class ProcessFunction(ABC):
     `open` and `close` are called once per task, on the event loop of the chain; each may be `async def`. One
     instance per task. After Flink's class of that name, without its timers and its state.
 
+    Attributes:
+        open_timeout: seconds for `open`, or a timedelta, or None for no limit; then the task fails.
+
     >>> class Checked(ProcessFunction):
     ...     def process_element(self, value, context, collector):
     ...         if value["city"]:
     ...             collector.collect(value)
     """
+
+    open_timeout: Seconds | None = OPEN_TIMEOUT
 
     def open(self, context: ProcessContext) -> Any:
         """Called once before the first row."""
@@ -182,6 +189,7 @@ def name_of_process(function: Any) -> str:
     if not isinstance(function, ProcessFunction):
         raise FunctionError(f"process takes a ProcessFunction, such as YourFunction(), not {safe_repr(function)}")
     name, method = type(function).__name__, function.process_element
+    optional(seconds)(function.open_timeout, f"open_timeout of {name}")
     if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
         raise FunctionError(f"{name}.process_element must be a plain def; for calls use ordered_wait or unordered_wait")
     if inspect.isgeneratorfunction(method):

@@ -8,6 +8,7 @@ from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import FatalError
 from .._errors.failure import Failure
 from .._observe.time_account import State
+from .._observe.waits import Waiting
 from .circuit_breaker import Breaker, CircuitBreaker
 from .gate import AskingAttempt, Gate
 from .health import SharedHealth
@@ -22,6 +23,7 @@ class BreakerGate(Gate):
     # _probe: the ticket of the last call that probed the service
 
     state = State.BREAKER
+    waiting = Waiting.BREAKER
 
     def __init__(self, options: CircuitBreaker, function: str, text_of: Callable[[BaseException], str]) -> None:
         self.breaker: Breaker | SharedHealth = Breaker(options)
@@ -45,6 +47,14 @@ class BreakerGate(Gate):
         assert since is not None
         end = max(TIME_ROUNDING, since + self._max_open - now)  # not 0.0, which lets a call begin
         return end if wait is None else min(wait, end)
+
+    @property
+    def closed_since(self) -> float | None:
+        return self.breaker.open_since
+
+    @property
+    def longest(self) -> float:
+        return self._max_open
 
     def _given_up(self) -> str:
         if self._last_outcome is CallOutcome.NOTHING:

@@ -308,7 +308,7 @@ class BudgetGate(Gate):
         *,
         ends_task: bool,
     ) -> None:
-        self.amounts, self.place = amounts, place
+        self.amounts, self.place, self.limit = amounts, place, budget_label(budget)
         self._is_by_key = budget.by is not None
         self._only = None if budget.is_divided else amounts.of("")
         self._asked: tuple[SharedAmount, float] | None = None  # by the last attempt that did, and what it needs

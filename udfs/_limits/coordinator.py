@@ -46,6 +46,7 @@ class Coordinator:
     # A script whose answer was lost may have run: what it granted is lost, and no task has it twice.
     #
     # trip: seconds of a round trip, a mean of the last ones
+    # away_since: when the question was asked that has had no answer for a while; None while there are answers
 
     def __init__(self, url: str, namespace: str, *, clock: Callable[[], float], patience: float = MOST_AWAY) -> None:
         try:
@@ -74,10 +75,11 @@ class Coordinator:
         self._redis = redis.asyncio.Redis.from_pool(pool)
         self._namespace = namespace
         self._scripts: dict[str, Any] = {}
-        self._patience = patience
         self.clock = clock
         self.time = ServerTime()
         self.trip = 0.0
+        self.patience = patience
+        self.away_since: float | None = None
         self._warned: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -115,6 +117,7 @@ class Coordinator:
                     sent = self.clock()
                     answer = await self._scripts[script](keys=keys, args=given)
                     self._measure(self.clock() - sent)
+                    self.away_since = None
                     return answer
             except (self._errors.AuthenticationError, self._errors.NoPermissionError) as error:
                 raise FatalError(f"the coordinator at {self._told} does not let us in: {error}") from None
@@ -125,14 +128,15 @@ class Coordinator:
                     raise FatalError(f"the coordinator at {self._told} cannot do what it should: {error}") from None
                 what, why = "has kept nothing", str(error)
             away = self.clock() - begun
-            if away + pause > self._patience:
+            if away + pause > self.patience:
                 raise FatalError(
-                    f"the coordinator at {self._told} {what} for {self._patience:g} s ({why}); "
+                    f"the coordinator at {self._told} {what} for {self.patience:g} s ({why}); "
                     "without it limits of the job cannot be kept"
                 )
             if away > AWAY_AFTER:
+                self.away_since = begun
                 waits = "the coordinator at %s %s for %.0f s (%s): calls wait, for %g s at most"
-                self._warn(waits, self._told, what, away, why, self._patience)
+                self._warn(waits, self._told, what, away, why, self.patience)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 

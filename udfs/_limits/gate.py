@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -9,6 +10,7 @@ from .._errors.call_outcome import CallOutcome
 from .._errors.failure import Failure
 from .._observe.counters import TaskCounters
 from .._observe.time_account import State
+from .._observe.waits import Waiting
 from .by_key import Key
 
 LimitKey = tuple[int, Key | None]  # the place of a limit or budget in `Attempt.keys`, and the key there
@@ -64,6 +66,7 @@ class Gate:
     """One limit; every method is called on the event loop."""
 
     state = State.LIMIT  # where the time goes while a call waits for this gate
+    waiting = Waiting.PERMIT  # what a call that it turns away waits for
     follows_calls = True  # whether its answer may change when a call ends
     limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
     limit = ""  # that of them which the last call that it turned away waits for
@@ -78,6 +81,16 @@ class Gate:
             BudgetSpentError: this one may not.
         """
         return 0.0
+
+    @property
+    def closed_since(self) -> float | None:
+        """Since when it lets no call begin, probes aside; None if it does not know."""
+        return None
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which it ends the task if it lets no call begin; inf if it never does."""
+        return math.inf
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         """The attempt begins."""

@@ -10,6 +10,7 @@ from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import FatalError
 from .._errors.failure import Failure
 from .._errors.records import error_text
+from .._observe.waits import Waiting
 from .gate import AskingAttempt, CallingTask, Gate, Slots
 from .health import SharedHealth
 from .throttle import RefusedForGood, Throttle
@@ -53,6 +54,16 @@ class RefusalGate(Gate):
             if until > now + CLOCKS_APART and until > self.throttle.until + CLOCKS_APART:
                 self.throttle.pause(until, now)
         return self.throttle.wait(self.slots.in_flight, now)
+
+    waiting = Waiting.REFUSAL
+
+    @property
+    def closed_since(self) -> float | None:
+        return self.throttle.refuses_since
+
+    @property
+    def longest(self) -> float:
+        return self.patience
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         self.throttle.began(now)

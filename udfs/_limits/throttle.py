@@ -104,6 +104,11 @@ class Throttle:
         """The end of the pause of all calls; -inf without one."""
         return self._ends if self._phase is Phase.PAUSED else -math.inf
 
+    @property
+    def refuses_since(self) -> float | None:
+        """In a pause: since when no call was accepted, as far as pauses go back."""
+        return self._refuses_since if self._phase is Phase.PAUSED else None
+
     def is_free(self, now: float) -> bool:
         """Whether calls begin at once, and need not be reported to `began`."""
         return self._phase is Phase.FREE or (self._phase is not Phase.PAUSED and now >= self._free_at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import count
 from math import inf
@@ -16,6 +16,7 @@ DETAILED = 200  # tasks of a function that are shown one by one
 UNSURE = 1000  # tasks that are lost, or unproven; beyond these the first ones stay as they are
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TaskAttempt = tuple[int, int, int]  # its stage, its partition, and which attempt it was
+LIVE = ("running", "waiting")  # a task that waits for its first rows has no figures
 IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
@@ -25,6 +26,7 @@ class _Part(NamedTuple):
     task: Mapping[str, Any]
     metrics: FunctionMetrics
     timeline: list[list[float]]
+    waits: Sequence[Mapping[str, Any]]  # what it waits for now, as `Wait.to_plain` gives it
 
 
 class _Report(NamedTuple):
@@ -32,12 +34,12 @@ class _Report(NamedTuple):
 
     task: Mapping[str, Any]
     awaits_proof: bool
-    figures: Mapping[str, tuple[FunctionMetrics, list[list[float]]]]
+    figures: Mapping[str, tuple[FunctionMetrics, list[list[float]], Sequence[Mapping[str, Any]]]]
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> _Report:
         figures = {
-            use: (FunctionMetrics.from_plain(told["metrics"]), told["timeline"])
+            use: (FunctionMetrics.from_plain(told["metrics"]), told["timeline"], told.get("waits", ()))
             for use, told in message["functions"].items()
         }
         return cls(message["task"], bool(message.get("awaits_proof")), figures)
@@ -69,6 +71,7 @@ class _Function:
         self.details: list[_Part] = []
         self.left_out = 0
         self.running_rows, self.running_calls = 0, 0.0
+        self.waits: dict[tuple[str, str], dict[str, Any]] = {}
         self.began, self.ended = inf, 0.0
 
     def add(self, part: _Part) -> None:
@@ -101,10 +104,19 @@ class _Function:
         vars(both).update({name: copy(value) for name, value in vars(self).items()})
         for part in parts:
             both.add(part)
-            if part.task["status"] == "running":
+            if part.task["status"] in LIVE:
                 both.running_rows += part.metrics.rows
                 both.running_calls += part.timeline[-1][2] if part.timeline else 0
+                both._add_waits(part.waits)
         return both
+
+    def _add_waits(self, waits: Iterable[Mapping[str, Any]]) -> None:
+        """Count those of one task; of tasks that wait for the same the longest wait is shown."""
+        for wait in waits:
+            key = wait["kind"], wait["what"]
+            before = self.waits.get(key, {**wait, "tasks": 0})
+            longest = max(before, wait, key=lambda one: one["seconds"])
+            self.waits[key] = {**longest, "tasks": before["tasks"] + 1}
 
     def to_plain(self, label: str, *, with_tasks: bool) -> dict[str, Any]:
         details = sorted(self.details, key=lambda part: -part.metrics.seconds) if with_tasks else []
@@ -116,6 +128,7 @@ class _Function:
             "options": dict(self.about["options"]),
             "tasks": {status: self.states[status] for status in ("succeeded", "stopped", "running", *IN_VAIN)},
             "given_up": sum(began > self.done.get(partition, -inf) for partition, began in self.failed.items()),
+            "waits": sorted(self.waits.values(), key=lambda wait: -wait["seconds"]),
             "running": {"rows": self.running_rows, "in_flight": round(self.running_calls)},
             "stages": sorted(self.stages),
             "began": self.began,
@@ -130,8 +143,9 @@ class _Function:
 class RunMetrics:
     """Adds up the messages of tasks; the order in which they come does not matter, nor that one comes twice.
 
-    A message has an `id`, the `status` of its task ("running", "succeeded", "stopped" by a reader that needed no more,
-    "failed", or "lost": no further message came), where and when the task ran, and what each function did so far.
+    A message has an `id`, the `status` of its task ("waiting" for its first rows, "running", "succeeded", "stopped" by
+    a reader that needed no more, "failed", or "lost": no further message came), where and when the task ran, and what
+    each function did so far.
     A message that `awaits_proof` says that the functions ended well. If Spark reads the task to its end, a second
     message confirms it. Spark may stop reading before, and what follows the functions in the task may fail. So without
     a second message the task has succeeded, unless Spark names it among the failed ones.
@@ -160,7 +174,7 @@ class RunMetrics:
         self._unsure.pop(number, None)
         if report.awaits_proof:
             self._doubt(number, report)
-        elif report.task["status"] == "running":
+        elif report.task["status"] in LIVE:
             self._running[number] = report
         else:
             self._end(number, report)
@@ -179,7 +193,9 @@ class RunMetrics:
     def lose(self, number: str) -> None:
         """Count the task of this message as lost; its last message may still come another way."""
         if number in self._running:
-            self._doubt(number, self._running.pop(number).with_status("lost"))
+            report = self._running.pop(number)
+            if report.task["status"] != "waiting":  # it has rows now, and reports anew, or it has ended without any
+                self._doubt(number, report.with_status("lost"))
 
     @property
     def unproven_stages(self) -> set[int]:

@@ -93,6 +93,11 @@ class Stopwatch:
     def stop(self) -> None:
         self._spent = (self.seconds(), None)
 
+    @property
+    def since(self) -> float | None:
+        """When it has begun to last; None: it does not."""
+        return self._spent[1]
+
     def seconds(self) -> float:
         before, since = self._spent
         return before if since is None else before + self._clock() - since

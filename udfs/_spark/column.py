@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from .._engine.stored.elements import with_unreadable
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import safe_repr
 from ._compat import column_udf
-from .monitoring.task_report import TaskReportSpec
+from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import Travelling
 from .planner import plan_function
@@ -50,7 +51,9 @@ class ColumnTask(Travelling):
 
     def __call__(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         with self._error_reporting:
-            yield from pipe(filter(_has_rows, _given(batches, self.__name__)), self._start, self._read)
+            report = partial(WaitingReport, self._report_spec, self.function_plan)
+            filled = filter(_has_rows, _given(batches, self.__name__))
+            yield from pipe(filled, self._start, self._read, self.__name__, report)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = _columns(first), self.function_plan.spec

@@ -35,7 +35,7 @@ from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._compat import change_setting
-from .monitoring.task_report import WORKER_LOGS, TaskReportSpec
+from .monitoring.task_report import WORKER_LOGS, TaskReportSpec, WaitingReport
 from .pickling import Travelling
 from .planner import rows_node
 from .schemas import arrow_type_or_none, as_optional, rows_type
@@ -61,8 +61,10 @@ class ChainTask(Travelling):
         """Run the chain; `how` is for `start_bridge`."""
         # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
+        functions = self.plan.functions
+        report = partial(WaitingReport, self.report_spec, functions[0]) if functions else None
         with self.error_reporting:
-            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan))
+            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan), self.plan.name, report)
 
     def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:

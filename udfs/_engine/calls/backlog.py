@@ -47,6 +47,10 @@ class Backlog:
         return len(self._backing_off) + len(self.aside.attempts)
 
     @property
+    def is_backing_off(self) -> bool:
+        return bool(self._backing_off)
+
+    @property
     def is_waiting(self) -> bool:
         return bool(self.ready or self._backing_off or self.aside.attempts)
 

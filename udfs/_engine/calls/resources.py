@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import math
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -16,15 +17,15 @@ from ..._errors.records import error_text
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import RuntimeContext
 from ..._functions.signature import FunctionSpec
+from ..._observe.waits import Wait, Waiting
 from ..loop.event_loops import discard, forget
 from ..loop.limited import result_of, within
 
-OPEN_LIMIT = 600.0  # seconds; a client that is not open by then is taken for dead
 CLOSE_LIMIT = 30.0  # seconds; a server that has gone away must not hold up a finished task for long
 
 
 @contextlib.asynccontextmanager
-async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[Mapping[str, Any]]:
+async def opened(spec: FunctionSpec, context: RuntimeContext, opening: Opening) -> AsyncIterator[Mapping[str, Any]]:
     """The open resources of a function by parameter name; an AsyncFunction itself is opened and closed too.
 
     AsyncUDFError if something could not be opened or closed. An error of the rows wins over one of closing.
@@ -33,24 +34,57 @@ async def opened(spec: FunctionSpec, context: RuntimeContext) -> AsyncIterator[M
         values = {}
         for name, factory in spec.resources.items():
             label = f"resource {name!r} of {spec.name}"
-            values[name] = await bounded(partial(_entered, stack, factory, label), f"{label} could not be opened")
+            step = partial(_entered, stack, factory, label)
+            values[name] = await opening.step(f"resource {name!r}", step, f"{label} could not be opened")
         if spec.has_life_cycle:
             function = spec.function
             stack.push_async_exit(closing(lambda *_: function.close(), f"{spec.name}.close() failed"))
-            await bounded(partial(function.open, context), f"{spec.name}.open() failed")
+            await opening.step("open()", partial(function.open, context), f"{spec.name}.open() failed")
         yield values
 
 
+class Opening:
+    """Opens what a function needs, each within a limit of seconds (None: without one), and knows what opens now."""
+
+    # _now: what opens or closes, since when by the loop's time; made once for each, and asked for at a look
+
+    def __init__(self, name: str, limit: float | None) -> None:
+        self._name, self._limit = name, math.inf if limit is None else limit
+        self._now: Wait | None = None
+
+    async def step(self, what: str, step: Callable[[], Any], failure: str) -> Any:
+        """Open one of them; AsyncUDFError with `failure` if it fails, or is not open in time."""
+        since = asyncio.get_running_loop().time()
+        self._now = Wait(Waiting.OPENING, self._name, since, self._limit, what)
+        try:
+            return await bounded(step, failure, self._limit, limited_by="open_timeout")
+        finally:
+            self._now = None
+
+    def closes(self, steps: int) -> None:
+        """From now on all of it is closed, in so many steps, until `is_closed`."""
+        since = asyncio.get_running_loop().time()
+        self._now = Wait(Waiting.CLOSING, self._name, since, CLOSE_LIMIT * max(1, steps))
+
+    def is_closed(self) -> None:
+        self._now = None
+
+    def waits(self) -> Iterator[Wait]:
+        if self._now is not None:
+            yield self._now
+
+
 async def bounded(
-    step: Callable[[], Any], failure: str, limit: float = OPEN_LIMIT, *, in_own_task: bool = False
+    step: Callable[[], Any], failure: str, limit: float, *, in_own_task: bool = False, limited_by: str = ""
 ) -> Any:
     """Call and await the user's code within a limit of seconds; its errors become an AsyncUDFError.
 
     `in_own_task`: it runs in a task of its own, for it may cancel the task that it runs in. A cancellation by others is
-    raised as it is.
+    raised as it is. `limited_by`: the option that is the limit, for the message.
     """
     called = result_of(step)
-    return await _reported(within(limit, _in_own_task(called) if in_own_task else called), failure)
+    step_within = within(limit, _in_own_task(called) if in_own_task else called, limited_by=limited_by)
+    return await _reported(step_within, failure)
 
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Coroutine[Any, Any, bool]]

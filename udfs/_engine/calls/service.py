@@ -34,6 +34,7 @@ from ..._limits.shared_amounts import shared_amounts
 from ..._limits.shared_keys import SharedKeys
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
+from ..._observe.waits import Wait, Waiting
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
@@ -89,6 +90,7 @@ class Service:
         self._shared_clock = shared_clock or self._clock
         self.closed_by: Gate | None = None
         self._holds_keys: Gate | None = None
+        self._coordinator: Coordinator | None = None
         self.failed = self.attempts = self._reported = self._replied = 0
         self._not_refused_before = self._others = 0
         self._since = self._limited = 0.0
@@ -142,6 +144,7 @@ class Service:
             else:
                 config = self._identity.config
                 coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
+                self._coordinator = coordinator
                 await stack.enter_async_context(coordinator)
                 gates = await self._shared_gates(self._identity, coordinator, aside, stack)
             adaptive: list[Gate] = []
@@ -389,6 +392,17 @@ class Service:
         """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""
         if self.closed_by is not None and self.closed_by.follows_calls:
             self.reopen()
+
+    def waits(self, begun: int, *, is_aside: bool) -> Iterator[Wait]:
+        """What holds back calls now, of which so many have begun; `is_aside`: those of all keys that have rows."""
+        name, coordinator = self._operator.name, self._coordinator
+        if coordinator is not None and coordinator.away_since is not None:  # gates wait for its answer
+            yield Wait(Waiting.COORDINATOR, name, coordinator.away_since, coordinator.patience)
+            return
+        gate = self.closed_by or (self._holds_keys if is_aside else None)
+        if gate is not None and gate.state is not State.CALLS_BUSY:  # that one waits for the calls in flight
+            detail = gate.limit if gate.waiting is Waiting.PERMIT else ""
+            yield Wait(gate.waiting, name, gate.closed_since, gate.longest, detail, begun)
 
     # What is known of it.
 

@@ -6,24 +6,30 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.records import as_exception
 from ..._errors.task_faults import THREAD_LIMITS
 from ..._observe.time_account import SparkThread
+from ..._observe.waits import LONG, TaskWaits, Wait, Waiting
 from . import event_loops
 from .collector import collecting_by_time
 from .event_loops import run_to_end
+from .stacks import Listener
 from .watchdog import watched
 
 In = TypeVar("In")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
+
+logger = logging.getLogger("asyncudf")
 
 WATCH = 0.05  # seconds between two flushes while Spark's thread waits; a flush finds out whether Spark still reads
 SILENCE = 1.0  # seconds without output after which Spark gets an empty batch
@@ -35,6 +41,8 @@ class LoopTask(Protocol[In_contra]):
     def feed(self, batch: In_contra, /) -> None: ...
     def end_of_input(self) -> None: ...
     def taken(self) -> None: ...  # Spark has taken the oldest batch that was emitted
+    def look(self) -> None: ...  # see what it waits for, and tell of what lasts
+    def waiting(self) -> Sequence[str]: ...  # what that is, in lines; any thread asks
     async def run(self) -> None: ...
 
 
@@ -93,7 +101,7 @@ class Bridge(Generic[In, Out]):
         self._spark = spark or SparkSide()
         self._last_output = time.monotonic()
         self._outcome, self._is_reported = "stopped", False
-        self._loop_task: LoopTask[In]
+        self._loop_task: LoopTask[In] | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._serve, name="asyncudf-loop", daemon=True)
@@ -101,6 +109,8 @@ class Bridge(Generic[In, Out]):
             self._thread.start()
         except RuntimeError as error:
             raise AsyncUDFError(f"the worker may start no thread for its event loop; raise {THREAD_LIMITS}") from error
+        self._listener = Listener(self._waiting, loop, self._thread)
+        self._listener.open()
 
     def pipe(self, batches: Iterable[In]) -> Iterator[Out]:
         """Feed every batch, yield what comes out, and close on every path."""
@@ -122,11 +132,11 @@ class Bridge(Generic[In, Out]):
         yield from self._until("request_batch")
 
     def feed(self, batch: In) -> None:
-        self._send(lambda: self._loop_task.feed(batch))
+        self._send(lambda: self._running.feed(batch))
 
     def finish(self) -> Iterator[Out]:
         """Say that no batch follows, and yield what comes out until the loop task has closed."""
-        self._send(lambda: self._loop_task.end_of_input())
+        self._send(lambda: self._running.end_of_input())
         yield from self._until("done")
 
     def close(self) -> None:
@@ -135,6 +145,7 @@ class Bridge(Generic[In, Out]):
         # Spark's worker goes on. `run_to_end` waits for several grace periods, one after another.
         self._send(self._stop)
         self._thread.join(timeout=10 * event_loops.GRACE)
+        self._listener.close()
         if not self._is_reported:
             self._is_reported = True
             self._spark.ended(self._outcome)
@@ -151,7 +162,7 @@ class Bridge(Generic[In, Out]):
                 finally:
                     self._spark.spark_thread.away.stop()
                     if what == "batch":
-                        self._send(lambda: self._loop_task.taken())
+                        self._send(lambda: self._running.taken())
             elif what == "request_batch":
                 if last == "request_batch":
                     return
@@ -184,6 +195,18 @@ class Bridge(Generic[In, Out]):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
 
+    @property
+    def _running(self) -> LoopTask[In]:
+        assert self._loop_task is not None
+        return self._loop_task
+
+    def _waiting(self) -> Sequence[str]:
+        return () if self._loop_task is None else self._loop_task.waiting()
+
+    def _look(self) -> None:
+        if self._loop_task is not None:
+            self._loop_task.look()
+
     def _stop(self) -> None:
         self._is_stopped = True
         if self._main is not None:
@@ -192,7 +215,7 @@ class Bridge(Generic[In, Out]):
     def _serve(self) -> None:
         """The life of the loop's thread; its last message is "done" or "error", whatever happens."""
         try:
-            with watched(self._loop) as self.blocked, collecting_by_time(self._loop):
+            with watched(self._loop, self._look) as self.blocked, collecting_by_time(self._loop):
                 run_to_end(self._loop, self._run(), self._threads)
         except BaseException as error:  # whatever it was, Spark's thread must raise it
             self._outbox.put(("error", as_exception(error)))  # a SystemExit would end Spark's worker
@@ -204,23 +227,73 @@ class Bridge(Generic[In, Out]):
         try:
             if self._is_stopped:  # before it has begun
                 raise asyncio.CancelledError
-            self._loop_task = self._build(
+            self._loop_task = running = self._build(
                 self._loop,
                 lambda: self._outbox.put(("request_batch", None)),
                 lambda batch: self._outbox.put(("batch", batch)),
             )
-            await self._loop_task.run()
+            await running.run()
         except asyncio.CancelledError:
             if self._is_stopped:
                 raise AsyncUDFError("the task was cancelled") from None
             raise
 
 
+class WaitReport(Protocol):
+    """Says what a task waits for that has not begun."""
+
+    def send(self, wait: Mapping[str, Any], /) -> None: ...
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def _awaited(wait: Wait, waits: TaskWaits, report: Callable[[], WaitReport] | None) -> Iterator[None]:
+    """A block of Spark's thread that waits for something; there is no loop yet, so a thread says if that lasts long."""
+    over = threading.Event()
+
+    def watch() -> None:
+        with contextlib.ExitStack() as stack:
+            to: WaitReport | None = None
+            while not over.wait(LONG):
+                waits.look([wait])
+                with contextlib.suppress(Exception):  # a report never fails a task
+                    if to is None and report is not None:
+                        to = report()
+                        stack.callback(to.close)
+                    if to is not None:
+                        to.send(wait.to_plain(waits.clock()))
+
+    waits.look([wait])
+    thread = threading.Thread(target=watch, name="asyncudf-input", daemon=True)
+    with contextlib.suppress(RuntimeError):  # no thread can be started: nobody says it
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join(timeout=10 * event_loops.GRACE)
+        waits.look(())
+
+
 def pipe(
-    batches: Iterator[Any], start: Callable[[Any, float], Bridge[Any, Out]], read: Callable[[Any], Any]
+    batches: Iterator[Any],
+    start: Callable[[Any, float], Bridge[Any, Out]],
+    read: Callable[[Any], Any],
+    name: str = "the task",
+    report: Callable[[], WaitReport] | None = None,
 ) -> Iterator[Out]:
-    """Run a task over Spark's batches, from the first one and the seconds until it came; without rows nothing opens."""
-    began = time.monotonic()
-    first = next(batches, None)
-    if first is not None:
-        yield from start(first, time.monotonic() - began).pipe(map(read, itertools.chain((first,), batches)))
+    """Run a task over Spark's batches, from the first one and the seconds until it came; without rows nothing opens.
+
+    If the first one does not come for long, the log says so of this `name`, and so does a `report`.
+    """
+    began, waits = time.monotonic(), TaskWaits(time.monotonic, partial(logger.warning, "%s"))
+    listener = Listener(waits.lines)
+    listener.open()
+    try:
+        with _awaited(Wait(Waiting.INPUT, name, began), waits, report):
+            first = next(batches, None)
+        if first is not None:
+            yield from start(first, time.monotonic() - began).pipe(map(read, itertools.chain((first,), batches)))
+    finally:
+        listener.close()

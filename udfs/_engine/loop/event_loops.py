@@ -63,7 +63,7 @@ def forget(coroutine: Any) -> None:
     """Close a coroutine that nobody will wait for, whatever it makes of it."""
     # close() alone raises GeneratorExit where the coroutine waits. One that catches it and awaits again is still alive,
     # and so are those around it that it was awaited in: each has to be looked at.
-    chain = list(_awaited(coroutine))
+    chain = list(awaited(coroutine))
     with contextlib.suppress(BaseException):  # "coroutine ignored GeneratorExit"
         chain[0].close()
     for left in chain:
@@ -73,7 +73,7 @@ def forget(coroutine: Any) -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
 
 
-def _awaited(coroutine: Any) -> Iterator[Any]:
+def awaited(coroutine: Any) -> Iterator[Any]:
     """A coroutine, and those that it waits in, from the outside in."""
     while coroutine is not None and (hasattr(coroutine, "close") or inspect.isasyncgen(coroutine)):
         yield coroutine

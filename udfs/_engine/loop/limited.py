@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import math
 from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
@@ -29,7 +30,9 @@ async def result_of(step: Callable[[], Any]) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: bool = False) -> Value:
+async def within(
+    limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: bool = False, limited_by: str = ""
+) -> Value:
     """The result of a coroutine that runs in the current task, as task groups and `asyncio.timeout` need it.
 
     At the limit the task is cancelled, again and again for the grace period. A coroutine that goes on all the same is
@@ -39,13 +42,14 @@ async def within(limit: float, step: Coroutine[Any, Any, Value], *, to_its_end: 
     Args:
         to_its_end: the coroutine does not see cancellations of the task by others. It still sees those by what it has
             started itself, such as an `asyncio.timeout`.
+        limited_by: the option that is the limit, for the message.
 
     Raises:
         TimeoutError: the coroutine was not done in time.
         asyncio.CancelledError: others have cancelled the task and have not taken it back, whatever the coroutine did
             with the cancellation; or the coroutine raised this.
     """
-    reminder = _Reminder(limit, to_its_end)
+    reminder = _Reminder(limit, to_its_end, limited_by)
     try:
         value = await driving(_driven(step, reminder), step)
     except asyncio.CancelledError:
@@ -66,11 +70,12 @@ class _Reminder:
     # Only the task's count of cancellations tells ours from those of others. It is `_before` when we begin, each of
     # ours is in `cancelled`, and the rest has come from others, who expect the task to end.
     #
-    # _timer: one at a time, for the limit, for the grace period after others have cancelled, or for the next reminder
+    # _timer: one at a time, for the limit, for the grace period after others have cancelled, or for the next reminder;
+    # None where there is no limit: with a timer no deadlock of the virtual clock would be found
     # _hurries: the count for which the timer was brought forward; 0: it stands at the limit
     # has_given_up: set with the last cancellation, at which the coroutine is left where it waits
 
-    def __init__(self, limit: float, to_its_end: bool) -> None:
+    def __init__(self, limit: float, to_its_end: bool, limited_by: str) -> None:
         task = asyncio.current_task()
         assert task is not None
         _STEP.set(self)
@@ -79,10 +84,11 @@ class _Reminder:
         self._before = task.cancelling()
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limit
-        self._timer = self._loop.call_at(self._deadline, self._remind)
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait_until(self._deadline)
         self._hurries = 0
         self._pauses = iter(pauses())
-        self._limit = limit
+        self._limit, self._limited_by = limit, limited_by
         self.cancelled = 0  # how often this has cancelled the task
         self.has_given_up = False
 
@@ -96,8 +102,7 @@ class _Reminder:
         if self._to_its_end or self.cancelled or not self.is_cancelled_by_others or 0 < self._hurries < count:
             return
         self._hurries = count
-        self._timer.cancel()
-        self._timer = self._loop.call_at(min(self._deadline, self._loop.time() + event_loops.GRACE), self._remind)
+        self._wait_until(min(self._deadline, self._loop.time() + event_loops.GRACE))
 
     def holds(self) -> bool:
         """Whether a cancellation that is just asked for is to wait for the coroutine's end."""
@@ -107,26 +112,33 @@ class _Reminder:
         """The time is up: cancel the task, and come again until the coroutine has ended or is given up."""
         if self._hurries and not self.cancelled and not self.is_cancelled_by_others:  # they have taken it back
             self._hurries = 0
-            self._timer = self._loop.call_at(self._deadline, self._remind)
+            self._wait_until(self._deadline)
             return
         pause = next(self._pauses, None)
         if pause is None:
             self.has_given_up = True
         else:
-            self._timer = self._loop.call_later(pause, self._remind)
+            self._wait_until(self._loop.time() + pause)
         self.cancelled += 1
         self.task.cancel()
+
+    def _wait_until(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._remind) if when < math.inf else None
 
     def overdue(self) -> TimeoutError:
         """The error of a coroutine that was not done in time."""
         if self._hurries:
             return TimeoutError(f"cancelled, and not ended within {event_loops.GRACE:g} s")
         besides = ", and not ended when it was cancelled" if self.has_given_up else ""
-        return TimeoutError(f"not done within {self._limit:g} s{besides}")
+        option = f" ({self._limited_by})" if self._limited_by else ""
+        return TimeoutError(f"not done within {self._limit:g} s{option}{besides}")
 
     def close(self) -> None:
         _STEP.set(None)
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for _ in range(self.cancelled):
             self.task.uncancel()
 

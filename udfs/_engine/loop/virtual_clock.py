@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..._errors.exceptions import AsyncUDFError, OptionError
+from .stacks import coroutine_stacks
 
 ROUNDING = 1e-9  # seconds
 
@@ -25,11 +27,15 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     # order, as if time had passed. Timers of one moment fire in the order in which they were set: on a real clock there
     # are no two of one moment.
 
+    # waiting: each says what it waits for, in lines, for the error of a deadlock
+
     def __init__(self) -> None:
         self._clock = _VirtualSelector()
         self._numbers = itertools.count()
         super().__init__(self._clock)
         self._clock.call_soon = self.call_soon
+        self._clock.stacks = partial(coroutine_stacks, self)
+        self.waiting: list[Callable[[], Sequence[str]]] = self._clock.waiting
 
     def time(self) -> float:
         return self._clock.now
@@ -84,9 +90,11 @@ class _VirtualSelector(selectors.SelectSelector):
     is_real = False
     _end = 0.0
     call_soon: Callable[..., object]
+    stacks: Callable[[], str]
 
     def __init__(self) -> None:
         super().__init__()
+        self.waiting: list[Callable[[], Sequence[str]]] = []
         self.beside: list[asyncio.TimerHandle] = []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -102,10 +110,13 @@ class _VirtualSelector(selectors.SelectSelector):
             )
         ready = super().select(0)
         if not ready and timeout is None:
-            raise AsyncUDFError(
+            error = AsyncUDFError(
                 "deadlock: every call is waiting, no timer is pending, so nothing can ever happen. Is a future never "
                 "completed? (A call that uses threads or sockets needs clock='real'.)"
             )
+            waits = [f"  {line}" for one in self.waiting for line in one()]
+            error.add_note("\n".join([*waits, self.stacks()]))
+            raise error
         if not ready:
             self._pass(self.now + (timeout or 0.0))
         return ready

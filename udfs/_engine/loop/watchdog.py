@@ -17,6 +17,7 @@ from types import FrameType
 
 from ..._errors.safe import presentable
 from ..._errors.traces import OWN
+from ..._observe.waits import SOON, Wait, Waiting
 from .limited import result_of
 
 INTERVAL = 0.25  # seconds between two checks
@@ -69,9 +70,13 @@ class BlockedTime:
 
 
 @contextlib.contextmanager
-def watched(loop: asyncio.AbstractEventLoop) -> Iterator[BlockedTime]:
-    """A block that runs the loop in this thread: warns once if it is blocked, and logs the total in the end."""
-    watch = _Watch(loop, threading.get_ident(), _clock_of_this_thread())
+def watched(loop: asyncio.AbstractEventLoop, look: Callable[[], object] = lambda: None) -> Iterator[BlockedTime]:
+    """A block that runs the loop in this thread: warns once if it is blocked, and logs the total in the end.
+
+    If the loop makes no turn for `SOON` seconds, whatever runs there, the log has a line with the stack, and `look` is
+    called, which the loop cannot call; and again after twice as long.
+    """
+    watch = _Watch(loop, threading.get_ident(), _clock_of_this_thread(), look)
     with contextlib.suppress(RuntimeError):  # no thread can be started: nobody watches
         watch.start()
     try:
@@ -90,14 +95,20 @@ class _Watch(threading.Thread):
     #
     # Each check sends a callback to the loop, unless the last one has not been called yet.
     # _has_turned: whether the callback sent last was called; _named: whom the warning named, None before it
+    # _stands: seconds without a turn, of which a check counts few: before a late one the process was halted
+    # _tell_at: how long that may last before the next line
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float], look: Callable[[], object]
+    ) -> None:
         super().__init__(name="asyncudf-watch", daemon=True)
         self._loop = loop
         self._watched = watched
         self._has_turned = True
         self._named: str | None = None
         self._worked = worked
+        self._look = look
+        self._stands, self._tell_at = 0.0, SOON
         self.blocked = BlockedTime(time.monotonic(), worked())
         self.over = threading.Event()
 
@@ -111,6 +122,10 @@ class _Watch(threading.Thread):
                 if self.blocked.check(time.monotonic(), self._worked(), bool(stack)) and self._named is None:
                     self._named = name
                     _warn(name, stack, is_hogged)
+                self._stands = 0.0 if self._has_turned else self._stands + INTERVAL
+                if self._stands >= self._tell_at:
+                    self._tell_at *= 2
+                    self._tell(name)
                 del stack
                 if self._has_turned:
                     self._has_turned = False
@@ -121,6 +136,16 @@ class _Watch(threading.Thread):
                 self.blocked.total,
                 self._named,
             )
+
+    def _tell(self, name: str) -> None:
+        """The loop makes no turn: say where it is, and what waits."""
+        # Also where a resource that opens blocks the loop, or a library: these are never taken for the user's calls.
+        now = time.monotonic()
+        stack = "".join(traceback.format_stack(self._frame()))
+        wait = Wait(Waiting.EVENT_LOOP, name or "the task", now - self._stands)
+        logger.warning("%s. It is at:\n%s", wait.text(now), presentable(stack))
+        with contextlib.suppress(Exception):  # the loop goes on, and changes what is looked at
+            self._look()
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._watched)

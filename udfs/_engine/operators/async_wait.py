@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,11 +22,12 @@ from ..._limits.gate import Gate
 from ..._limits.own_limits import OwnLimits
 from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
+from ..._observe.waits import Wait, Waiting
 from ..calls.attempt import Attempt
 from ..calls.calls import Calls
 from ..calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
 from ..calls.plain import returning, starting
-from ..calls.resources import closing, opened
+from ..calls.resources import Opening, closing, opened
 from ..calls.row import Row
 from ..calls.service import Service
 from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
@@ -117,6 +119,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         # rows flow, and by then all parts are there.
         super().__init__(output, loop, request_batch, fail)
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
+        self._opening = Opening(spec.name, options.open_timeout)
         self.counters = counters or TaskCounters(loop.time)
         bounds = BatchBounds(spec, options)
         self._queue = QUEUES[options.output_mode](options.queue_rows)
@@ -178,7 +181,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             async with contextlib.AsyncExitStack() as stack:
                 learner = self._service.learner
                 TELL_LIMITS.set(None if learner is None else learner.tell)
-                resources = await stack.enter_async_context(opened(self._spec, self._context))
+                stack.callback(self._opening.is_closed)
+                resources = await stack.enter_async_context(opened(self._spec, self._context, self._opening))
                 stack.callback(self._calls.close)
                 await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
@@ -186,6 +190,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 with self._owning_its_end():
                     yield
                     await self._finished
+                self._opening.closes(len(resources))
             self._end_output()
 
     def _open(self, invoker: Invoker) -> None:
@@ -615,6 +620,26 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
         return State.START_AND_END if self._buffer.is_drained else State.INPUT
+
+    @property
+    def lacks_input(self) -> bool:
+        return super().lacks_input and not (self._sharing is not None and self._sharing.is_waiting)
+
+    def waits(self) -> Iterator[Wait]:
+        yield from self._opening.waits()
+        in_flight, options, calls = self._pool.in_flight, self._options, self._calls
+        longest = min(options.attempt_timeout or math.inf, options.timeout or math.inf)
+        if in_flight and (oldest := self._pool.oldest) < math.inf:
+            yield Wait(Waiting.CALL, self.name, oldest, longest)
+        begun = self.counters.so_far()["attempts"] + in_flight
+        yield from self._service.waits(begun, is_aside=bool(calls.backlog.aside.attempts) and not in_flight)
+        if (sharing := self._sharing) is not None:
+            if (lease := sharing.claims.wait) is not None:
+                yield lease
+            elif sharing.is_waiting:
+                yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done)
+        if calls.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
+            yield Wait(Waiting.BACK_OFF, self.name, most=options.timeout or math.inf, mark=begun)
 
     @property
     def in_progress(self) -> tuple[int, int]:

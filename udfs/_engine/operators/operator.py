@@ -12,6 +12,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 from asyncudf.queues._queues import emit_marker
 
 from ..._errors.records import as_exception
+from ..._observe.waits import Wait
 from ..stored.elements import Inlet
 from .input import InputBuffer, InputElement
 from .outputs import Output
@@ -29,6 +30,10 @@ class Operator(ABC):
     @abstractmethod
     def abort(self, error: BaseException) -> None:
         """End with an error; the first one counts."""
+
+    def waits(self) -> Iterator[Wait]:
+        """What it waits for now; input and output aside, which are the chain's."""
+        return iter(())
 
 
 class ChainedOperator(Operator):
@@ -102,6 +107,11 @@ class BufferedOperator(Operator):
     @property
     def has_finished(self) -> bool:
         return self._finished.done()
+
+    @property
+    def lacks_input(self) -> bool:
+        """Whether it could go on if there were rows."""
+        return not (self._buffer.may_have_more or self._buffer.has_ended or self._held_back or self.has_finished)
 
     def feed(self, elements: Iterable[InputElement]) -> None:
         self._inlet.feed(elements)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.queues._queues import emit_marker
 
+from ..._errors.checks import optional, seconds
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.records import Redact, shown_input, task_error
 from ..._functions.process_function import ProcessContext, ProcessFunction, checked_result
 from ..._functions.watermarks import WatermarkGenerator
-from ..calls.resources import bounded, closing
+from ..._observe.waits import Wait
+from ..calls.resources import Opening, closing
 from .operator import ChainedOperator, Marker
 from .outputs import Output, TimestampedCollector
 
@@ -90,6 +92,9 @@ class ProcessOperator(SynchronousOperator):
     name: str
     redact: Redact | None = None
 
+    def __post_init__(self) -> None:
+        self._opening = Opening(self.name, optional(seconds)(self.function.open_timeout, "open_timeout"))
+
     def process(self, record: StreamRecord) -> None:
         self.collector.timestamp = record.timestamp
         self.context.at(record)
@@ -104,8 +109,11 @@ class ProcessOperator(SynchronousOperator):
         function, name = self.function, self.name
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
-            await bounded(partial(function.open, self.context), f"{name}.open() failed")
+            await self._opening.step("open()", partial(function.open, self.context), f"{name}.open() failed")
             yield
+
+    def waits(self) -> Iterator[Wait]:
+        return self._opening.waits()
 
 
 @dataclasses.dataclass(eq=False, repr=False)

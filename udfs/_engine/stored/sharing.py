@@ -20,6 +20,7 @@ from ..._errors.failure import Failure
 from ..._functions.async_function import Results
 from ..._functions.options import Options
 from ..._functions.retry import is_lasting
+from ..._observe.waits import Wait, Waiting
 from ..._stores.values import StoredFailure
 from ..calls.attempt import Attempt
 from ..calls.calls import Calls
@@ -107,6 +108,14 @@ class Claims:
     def is_waiting(self) -> bool:
         """Whether there are rows that no decision was made about."""
         return self._task is not None or bool(self._waiting_rows)
+
+    @property
+    def wait(self) -> Wait | None:
+        """The wait of the row that has waited longest for the call of another task."""
+        if not self._waiting_rows:
+            return None
+        first = min(end for _, end in self._waiting_rows.values())
+        return Wait(Waiting.LEASE, self._operator.name, first - self._patience, self._patience)
 
     @property
     def takes_more(self) -> bool:

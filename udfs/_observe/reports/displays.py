@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .progress import Progress, ProgressTracker, Snapshot, line, tasks
+from .progress import Progress, ProgressTracker, Snapshot, line, lines, tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,8 +114,8 @@ class TerminalDisplay(Display):
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
         if not self._live.is_started:
             self._live.start()
-        lines = [*(_printable(line(one), self._console.encoding) for one in functions), tasks(snapshot)]
-        self._live.update(self._text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+        shown = [_printable(text, self._console.encoding) for one in functions for text in lines(one)]
+        self._live.update(self._text("\n".join([*shown, tasks(snapshot)]), no_wrap=True, overflow="crop"), refresh=True)
 
     def _give_up(self) -> None:
         self._live.stop()
@@ -133,14 +133,15 @@ class NotebookDisplay(Display):
         self._handle = display({"text/plain": "", "text/html": ""}, raw=True, display_id=True)
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
-        lines = [_printable(line(one), "utf-8") for one in functions]
-        shares = ("" if one.share is None else f' value="{one.share:.3f}"' for one in functions)
-        page = "".join(
-            f"<div><progress{share}></progress> {html.escape(text)}</div>"
-            for share, text in zip(shares, lines, strict=True)
-        )
+        page, shown = "", list[str]()
+        for one in functions:
+            share = "" if one.share is None else f' value="{one.share:.3f}"'
+            first, *waits = [_printable(text, "utf-8") for text in lines(one)]
+            page += f"<div><progress{share}></progress> {html.escape(first)}</div>"
+            page += "".join(f"<div>{html.escape(text)}</div>" for text in waits)
+            shown += [first, *waits]
         page = f'<div style="font-variant-numeric: tabular-nums">{page}<div>{tasks(snapshot)}</div></div>'
-        self._handle.update({"text/plain": "\n".join([*lines, tasks(snapshot)]), "text/html": page}, raw=True)
+        self._handle.update({"text/plain": "\n".join([*shown, tasks(snapshot)]), "text/html": page}, raw=True)
 
 
 class LogDisplay(Display):
@@ -155,8 +156,12 @@ class LogDisplay(Display):
         self._shown = 0.0
 
     def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
-        lines = [f"asyncudf: {line(one)} ({tasks(snapshot)})" for one in functions]
-        self._stream.write("".join(f"{_printable(one, self._encoding)}\n" for one in lines))
+        shown = [
+            text
+            for one in functions
+            for text in (f"asyncudf: {line(one)} ({tasks(snapshot)})", *(f"asyncudf: {wait}" for wait in one.waits))
+        ]
+        self._stream.write("".join(f"{_printable(text, self._encoding)}\n" for text in shown))
         self._stream.flush()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..._errors.figures import amount_, noun, seconds, things
 from ..._errors.safe import which_errors
 from ..function_metrics import SinkRows
+from ..waits import told
 from .function_figures import FunctionFigures, paid
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
@@ -55,6 +56,7 @@ class Progress:
     which_errors: str = ""  # the commonest and the last of the errors in a few words
     sink: SinkRows | None = None  # what became of the rows of a sink
     spent: str = ""  # what calls have cost, and what they may cost in the end
+    waits: Sequence[str] = ()  # what its tasks have waited for, each in a line
 
 
 class ProgressTracker:
@@ -93,9 +95,10 @@ class ProgressTracker:
             spent=_spent(function, rows, expected),
             p50=latency["p50"],
             p95=latency["p95"],
-            left=(expected - rows) / lately if expected is not None and lately and not is_over else None,
+            left=None if is_over else _left(function, rows, expected, lately, snapshot.tasks(function)),
             took=figures.wall if is_over else None,
             sink=SinkRows.of(function) if function.get("entry_point") == "sink" else None,
+            waits=() if is_over else [told(function["function"], wait) for wait in function.get("waits") or ()],
         )
 
     def _rates(self, function: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
@@ -135,6 +138,18 @@ def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int
     estimate = ended * total / done
     digit = 10 ** max(0, math.floor(math.log10(estimate)) - 2)  # three digits: more would pretend to know more
     return rows, max(math.ceil(estimate / digit) * digit, rows), True
+
+
+def _left(
+    function: Mapping[str, Any], rows: int, expected: int | None, rate: float | None, counted: tuple[int, int | None]
+) -> float | None:
+    """Seconds until the last row, at this rate; None if that cannot be told, or is over though calls or tasks run."""
+    done, total = counted
+    left = (expected - rows) / rate if expected is not None and rate else None
+    is_running = (
+        function["running"]["in_flight"] or function["tasks"]["running"] or (total is not None and done < total)
+    )
+    return None if is_running and left is not None and _clock(left) == _clock(0.0) else left
 
 
 def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
@@ -180,6 +195,11 @@ def line(one: Progress) -> str:
     if one.failed_tasks:
         words.append(things(one.failed_tasks, "failed task"))
     return f"{one.label}: {', '.join(words)}"
+
+
+def lines(one: Progress) -> list[str]:
+    """The line of a function, and behind it one for each thing that its tasks have waited for."""
+    return [line(one), *(f"  {wait}" for wait in one.waits)]
 
 
 def tasks(snapshot: Snapshot) -> str:

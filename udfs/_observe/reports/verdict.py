@@ -53,6 +53,12 @@ def verdict(function: Mapping[str, Any], run_seconds: float = 0.0) -> Verdict:
     f = Figures(function)
     rule = next(rule for rule in (*ENDS, *RULES) if rule.holds(f))
     state, cost, text = f.top.name.lower() if f.seconds else None, f.share(f.top), rule.text(f)
+    if rule is TOO_SHORT and MUCH * run_seconds >= SHORT_RUN and f.wall < MUCH * run_seconds:
+        text = (
+            f"its tasks ran for {seconds(f.wall)} of the run's {seconds(run_seconds)}: the rest of the query, before "
+            f"or behind it, is the limit; {things(f.calls_ended, 'call')} in so short a time tell no more"
+        )
+        return Verdict(state, cost, "likely", text)
     if rule in ENDS:
         return Verdict(state, cost, rule.sureness, text)
     part = f"{share(cost).removeprefix('>')} of the time"  # a line that begins with it would be a quotation
@@ -74,7 +80,13 @@ def _is_too_short(f: Figures) -> bool:
     # Tasks of a few slow calls each tell enough: these would be made at once if they were rows of one task.
     is_split = f.share(END) >= CLEAR and not f.ran_together
     is_small = f.calls_ended < FEW_CALLS and f.seconds < LONG_STRETCH * f.latency("max") and not is_split
-    return f.seconds < SHORT_RUN or is_small
+    is_input = f.top is State.INPUT and f.share(State.INPUT) >= CLEAR  # that tells enough, however few the calls are
+    return f.seconds < SHORT_RUN or (is_small and not is_input)
+
+
+def _has_begun(f: Figures) -> bool:
+    """Whether a row was done, or a call has begun."""
+    return bool(f.calls_ended or f.flying or any(f.count(name) for name in ("rows", "attempts", "abandoned")))
 
 
 def _is_refused(f: Figures) -> bool:
@@ -185,6 +197,9 @@ WAITS = {  # what else sets the pace, and what helps
     State.BREAKER: ("the circuit breaker was open: the service failed too often{mostly}", "a service that works"),
     State.STORE: ("rows waited for stored results: the store is the limit", "a faster store, or none,"),
 }
+TOO_SHORT = Rule(
+    _is_too_short, lambda f: f"too short to tell: {things(f.calls_ended, 'call')} in {seconds(f.seconds)}", "not clear"
+)
 SLOTS, NO_MORE = "all slots of a task were busy", "and more capacity changes nothing"
 ENDS = (
     Rule(lambda f: f.count("given_up"), _end, "sure"),
@@ -196,8 +211,10 @@ ENDS = (
     Rule(lambda f: f.count("store_hits") and not f.count("calls") and (f.seconds < SHORT_RUN or f.top not in STORED),
          lambda f: f"{things(f.count('store_hits'), 'row')} came from the store, and nothing was called: no option of "
                    "the calls changes that", "sure"),
-    Rule(_is_too_short,
-         lambda f: f"too short to tell: {things(f.calls_ended, 'call')} in {seconds(f.seconds)}", "not clear"),
+    TOO_SHORT,
+    Rule(lambda f: f.top is END and not _has_begun(f),
+         lambda f: f"no call has begun in {seconds(f.wall or f.seconds)}: what the function opens takes that long; "
+                   "run.metrics and the log of the workers name it, and open_timeout= is its limit", "likely"),
 )  # fmt: skip
 RULES = (  # behind the part of the time that went to the state that cost most
     Rule(lambda f: f.top in (BUSY, HEAD, END, State.INPUT) and _hangs(f),

@@ -214,6 +214,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             that `retry` has left come first. Rows that have succeeded are never called again.
         resources: async context managers that each task opens once, on the loop of the calls: a function with the name
             of the parameter, or a dict from parameter names to functions or classes.
+        open_timeout: seconds for each resource, and for `AsyncFunction.open`, to open; 60 unless given, None for no
+            limit. What is not open by then fails the task. See docs/hangs.md.
         deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than
             once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
         loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"

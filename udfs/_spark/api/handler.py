@@ -130,7 +130,7 @@ class BatchHandler(Travelling):
                     yield columns
 
         with self._error_reporting:
-            yield from map(as_pandas, self._resized(pipe(given(), self._start, self._read), sizes))
+            yield from map(as_pandas, self._resized(pipe(given(), self._start, self._read, self.__name__), sizes))
 
     def _rows_in(self, columns: Sequence[Any]) -> int:
         if not is_batch(columns):

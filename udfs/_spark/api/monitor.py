@@ -98,6 +98,9 @@ class Run:
           `running`, have `failed`, or were `lost`, with their executor for example. A task whose rows were all done has
           `succeeded`, even if a LIMIT made Spark drop some of the results.
         - `running`: the `rows` of tasks that run, so far, and their calls `in_flight` now.
+        - `waits`: what running tasks have waited for, for 30 s or longer (10 s to open), the longest wait first: the
+          `kind`, `what` it is, in how many `tasks`, for how many `seconds`, `at_most` (None without a limit), and the
+          `option` that changes it.
         - NUMBERS
         - `errors` of attempts by type, with `examples`, and `last_error`, the `type` and the HTTP `status` of the last
           one (or None).

@@ -19,8 +19,10 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
 from ..._chain.chain import Chain
+from ..._chain.function_plan import FunctionPlan
 from ..._chain.plan import ChainPlan
 from ..._observe.export import Exporter, task_line
+from ..._observe.function_metrics import FunctionMetrics
 from .._compat import active_context
 from ..pickling import dumps
 from .live import Address, LiveReporter
@@ -120,12 +122,43 @@ class TaskReportSpec:
     # Spark pickles a function when a query needs it. The channels are made then, as there may be no session before.
     # The worker unpickles the accumulator only for a monitor: Spark would send it back with every task.
 
+    def about(self, plan: FunctionPlan, name: str, position: int) -> tuple[str, dict[str, Any]]:
+        """The use of a function in messages, and what they say of it: it is the one at this position of a chain."""
+        order = [self.use, self.mention, position]
+        options = plan.public_options()
+        about = {"name": name, "entry_point": self.entry_point, "order": order, "options": options}
+        return ":".join(map(str, order)), about
+
     def __reduce__(self) -> Any:
         channels, context = self.channels, active_context()
         if channels is None and context is not None:
             with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
                 channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
         return TaskReportSpec, (self.entry_point, self.use, self.mention, self.place, channels)
+
+
+class WaitingReport:
+    """Says to the monitors of a job what a task waits for that has no rows yet, until it is closed."""
+
+    # A message of its own: the task's report begins with its first rows. Made in a thread that watches Spark's.
+
+    def __init__(self, report_spec: TaskReportSpec, plan: FunctionPlan) -> None:
+        self._id, self._task, self._request = uuid.uuid4().hex, {**_task(0.0), "status": "waiting"}, _request()
+        self._use, self._about = report_spec.about(plan, plan.spec.name, 0)
+        self._reporter: LiveReporter | None = None
+        if self._request.address is not None and report_spec.channels is not None:
+            self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
+
+    def send(self, wait: Mapping[str, Any]) -> None:
+        if self._reporter is not None:
+            metrics = FunctionMetrics().to_plain()
+            functions = {self._use: {"about": self._about, "metrics": metrics, "timeline": [], "waits": [wait]}}
+            message = {"id": self._id, "runs": self._request.runs, "task": self._task, "functions": functions}
+            self._reporter.send(message)
+
+    def close(self) -> None:
+        if self._reporter is not None:
+            self._reporter.drop()
 
 
 class TaskReport:
@@ -203,21 +236,18 @@ class TaskReport:
 
     def _message(self, chain: Chain, status: str) -> dict[str, Any]:
         functions = {}
-        if status == "running":
+        is_running = status == "running"
+        if is_running:
             for operator in chain.counted.values():
                 operator.count_open()
         counted = zip(self._plan.functions, chain.counted.items(), strict=True)
         for position, (plan, (name, operator)) in enumerate(counted):
-            order = [self._report_spec.use, self._report_spec.mention, position]
-            functions[":".join(map(str, order))] = {
-                "about": {
-                    "name": name,
-                    "entry_point": self._report_spec.entry_point,
-                    "order": order,
-                    "options": plan.public_options(),
-                },
+            use, about = self._report_spec.about(plan, name, position)
+            functions[use] = {
+                "about": about,
                 "metrics": operator.counters.totals.to_plain(),
                 "timeline": operator.counters.timeline,
+                "waits": [wait for waiting, wait in chain.waits.long() if is_running and waiting == name],
             }
         task = {**self._task, "status": status}
         return {"id": self._id, "runs": self._request.runs, "task": task, "functions": functions}

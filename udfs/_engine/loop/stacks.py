@@ -1,0 +1,128 @@
+"""What the tasks of this process wait for, and the stacks of their coroutines: printed at a signal, SIGUSR1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from ..._errors.safe import presentable
+from ..._errors.traces import OWN
+from .event_loops import awaited
+
+SIGNAL = getattr(signal, "SIGUSR1", None)  # Windows has none
+TRIES = 5  # to list the coroutines of a loop that goes on meanwhile
+
+
+class Listener:
+    """A task that is in the report of the signal from `open` to `close`.
+
+    Args:
+        waits: what it waits for, in lines.
+        loop: with the coroutines, and the thread in which it runs; None: there is no loop yet.
+    """
+
+    # Python lets the main thread alone set a handler, and runs it there. Spark's worker runs a task in its main thread;
+    # where a task has another thread (Sail, the driver's own threads) it is in the report if a task of the main thread
+    # has set the handler.
+    #
+    # _open: those of this process; _of_main: those that the main thread has opened. While there is one of these the
+    # handler is set, and the one before it is in _before.
+
+    _open: dict[Listener, None] = {}
+    _of_main: dict[Listener, None] = {}
+    _before: Any = None
+
+    def __init__(
+        self,
+        waits: Callable[[], Sequence[str]],
+        loop: asyncio.AbstractEventLoop | None = None,
+        thread: threading.Thread | None = None,
+    ) -> None:
+        self._waits, self._loop, self._thread = waits, loop, thread
+
+    def open(self) -> None:
+        self._open[self] = None
+        if SIGNAL is not None and threading.current_thread() is threading.main_thread():
+            self._of_main[self] = None
+            before = signal.getsignal(SIGNAL)
+            is_of_c = before is None or (before is signal.SIG_DFL and _is_caught())
+            if before is not _print_all and not is_of_c:
+                with contextlib.suppress(ValueError):  # another interpreter of the process
+                    signal.signal(SIGNAL, _print_all)
+                    Listener._before = before
+
+    def close(self) -> None:
+        """Set the handler back with the last of the main thread, unless it was changed since; may be called again."""
+        self._open.pop(self, None)
+        self._of_main.pop(self, None)
+        is_main = threading.current_thread() is threading.main_thread()
+        if not self._of_main and SIGNAL is not None and is_main and signal.getsignal(SIGNAL) is _print_all:
+            signal.signal(SIGNAL, Listener._before)
+            Listener._before = None
+
+    def report(self) -> str:
+        lines = [f"  {line}" for line in self._waits()]
+        if self._thread is not None and (frame := sys._current_frames().get(self._thread.ident or 0)) is not None:
+            lines.append("The thread of the event loop is at:\n" + "".join(traceback.format_stack(frame)).rstrip())
+        if self._loop is not None:
+            lines.append(coroutine_stacks(self._loop))
+        return "\n".join(lines)
+
+
+def _is_caught() -> bool:
+    """Whether the process has a handler of the signal.
+
+    Of one that code in C has set, such as faulthandler, Python does not know, and it cannot call it.
+    """
+    assert SIGNAL is not None
+    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/self/status") as file:  # Linux
+        mask = next(line for line in file if line.startswith("SigCgt:"))
+        return bool(int(mask.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return False
+
+
+def _print_all(number: int, frame: FrameType | None) -> None:
+    """The handler of the signal; then the one that was set before."""
+    with contextlib.suppress(Exception):
+        reports = [*filter(None, (listener.report() for listener in [*Listener._open]))]
+        text = "\n".join([f"asyncudf, process {os.getpid()}: what its tasks wait for", *reports, ""])
+        # Not through sys.stderr: the signal may have come in the middle of a write to it.
+        os.write(2, presentable(text).encode("utf-8", "replace"))
+    if callable(Listener._before):
+        Listener._before(number, frame)
+
+
+def coroutine_stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """The stacks of all coroutines of a loop, from the outermost call; equal ones once, with their number."""
+    stacks = Counter(_stack_of(task) for task in _tasks(loop))
+    shown = [f"{number:,} x\n{stack}" for stack, number in stacks.most_common() if stack]
+    return "\n".join([f"Its coroutines: {stacks.total():,}", *shown])
+
+
+def _tasks(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[Any]]:
+    for _ in range(TRIES):
+        with contextlib.suppress(RuntimeError):  # the set has changed while it was read
+            return [*asyncio.all_tasks(loop)]
+    return []
+
+
+def _stack_of(task: asyncio.Task[Any]) -> str:
+    """The frames of a task's coroutine and of those that it awaits, without this library's; "" if it has no others."""
+    # Not `Task.get_stack`: of a coroutine that waits it gives the outermost frame alone.
+    frames = [frame for one in awaited(task.get_coro()) if (frame := _frame_of(one)) is not None]
+    own = [frame for frame in frames if not frame.f_code.co_filename.startswith((OWN, str(contextlib.__file__)))]
+    return "".join(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in own).format()).rstrip()
+
+
+def _frame_of(coroutine: Any) -> FrameType | None:
+    names = ("cr_frame", "gi_frame", "ag_frame")
+    return next((frame for name in names if (frame := getattr(coroutine, name, None)) is not None), None)
