@@ -81,6 +81,22 @@ class TestAfterA401:
         assert values[0] == "1"
         assert set(values) >= {"1", "2", "3"}
 
+    def test_also_without_a_retry_a_new_one_is_asked_for_before_the_task_fails(self) -> None:
+        tokens = Tokens()
+        with pytest.raises(FatalError, match=r"accepts no token of http\.session"):
+            ask(lambda value: False, tokens, rows=5, capacity=1, on_error="null")
+        assert tokens.given == 2
+
+    async def test_the_error_does_not_hold_the_token(self) -> None:
+        async def refuse(request: web.Request) -> web.Response:
+            return web.Response(status=401)
+
+        with serving(refuse) as url:
+            async with http.session(url, token=lambda: "a-secret-token")() as session:
+                with pytest.raises(http.RetryableError) as caught:
+                    await http.raise_for_status(await session.get("/"))
+        assert "a-secret-token" not in str(vars(caught.value))
+
     def test_without_a_retry_the_row_has_failed(self) -> None:
         with pytest.raises(AsyncUDFError, match="RetryableError: 401"):
             ask(lambda value: value == "2", Tokens(), capacity=1)
@@ -335,7 +351,8 @@ class TestRenewal:
 
         async def answered(status: int, before: Any = None) -> Any:
             call: Any = SimpleNamespace(last_error=SimpleNamespace(refused=before))
-            return token.answered(await token.current(), SimpleNamespace(status=status, headers={}), call)
+            await token.current()
+            return token.answered(token.number, SimpleNamespace(status=status, headers={}), call)
 
         assert await answered(200) is None
         renewals = []
@@ -351,7 +368,7 @@ class TestRenewal:
                 assert await answered(403) is None, "the row's"
             assert await answered(200) is None
             renewals.append(int(await token.current()) - first)
-        assert renewals == [2, 1, 1]
+        assert renewals == [1, 1, 1]
 
     async def test_a_call_that_is_cancelled_while_it_renews_leaves_it_to_the_next(self) -> None:
         token = RenewedToken(Tokens())

@@ -13,7 +13,7 @@ from .._errors.exceptions import OptionError
 from .._functions.async_function import CURRENT_CALL
 from ._errors import BECAME_GET, MOVED, WRITES, PermanentError, broken, redirected
 from ._limits import tell_limits
-from ._tokens import Refused, RenewedToken
+from ._tokens import RenewedToken
 
 SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
 REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
@@ -34,8 +34,8 @@ def responses(of: type[Any]) -> type[Any]:
         knows_redirects = True
         sent: Any = None  # the body of the request, until the response begins
         token: RenewedToken | None = None
-        used_token = ""
-        refused: Refused | None = None  # None: not because of the token
+        used_token = 0  # its number
+        refused: int | None = None  # that number, if it is because of the token
 
         async def start(self, connection: Any) -> Any:
             try:

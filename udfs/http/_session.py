@@ -290,8 +290,8 @@ def _requests(
         async def send(self, conn: Any) -> Any:
             is_ours, used = _origin(self.url) == origin, None
             if is_ours and token is not None and "Authorization" not in self.headers:
-                used = await token.current()
-                self.headers["Authorization"] = f"Bearer {used}"
+                self.headers["Authorization"] = f"Bearer {await token.current()}"
+                used = token.number
             if is_ours and sign is not None:
                 self.headers.update(await called(sign, Request.of(self)))
             response = await super().send(conn)
