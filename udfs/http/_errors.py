@@ -217,7 +217,8 @@ def is_retryable(error: BaseException) -> bool:
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
 BODY_SECONDS = 2.0  # to wait for the body: a slow server must not hold the slot
-SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|signature|session", re.IGNORECASE)
+SECRET_NAME = re.compile(r"auth|cookie|credential|jwt|key|pass|pwd|secret|session|signature|sig\b|token", re.IGNORECASE)
+PLAIN_NAME = re.compile(r"accept|content-|user-agent", re.IGNORECASE)  # among headers that a function returns
 SEPARATORS = re.compile(r"[\s;,=\"]+")
 # How JSON, forms and HTML write these characters.
 ESCAPES = {'"': '\\"', "/": "\\/", " ": "+", "&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
@@ -411,8 +412,9 @@ def _written(one: str) -> str:
 
 
 def _secrets(response: aiohttp.ClientResponse) -> Iterator[str]:
+    hidden = getattr(response, "hidden_headers", ())
     for name, value in (*response.request_info.headers.items(), *response.url.query.items()):
-        if SECRET_NAME.search(name):
+        if SECRET_NAME.search(name) or (name.lower() in hidden and not PLAIN_NAME.match(name)):
             scheme, _, token = value.partition(" ")
             parts = [value, token, *SEPARATORS.split(value)]  # of `Bearer <token>` and `session=<token>`
             if scheme.lower() == "basic":

@@ -113,7 +113,8 @@ def session(
 
     The secrets of `token`, `token_env`, `sign` and the function `headers` are sent to the origin of `base_url` alone
     (so they need a `base_url`), also if the function requests another address, or is redirected to one. There they go
-    before what ~/.netrc says, which aiohttp reads with `trust_env=True`.
+    before what ~/.netrc says, which aiohttp reads with `trust_env=True`. With a `base_url` the `cookies` of
+    `on_executor` go there alone too.
 
     Returns:
         a factory for `resources=`; `resources=http.session(...)` is for a parameter called `session`.
@@ -205,10 +206,15 @@ class SessionFactory:
             if cookies := options.pop("cookies", None):
                 given = aiohttp.CookieJar()
                 given.update_cookies(cookies)
-                jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
+                own_origin = None if self.base_url is None else _origin(yarl.URL(self.base_url))
+                none = jar.filter_cookies
+                jar.filter_cookies = lambda url: (  # type: ignore[method-assign]
+                    given.filter_cookies if own_origin in (None, _origin(url)) else none
+                )(url)
         made_of = options.get("request_class", aiohttp.ClientRequest)
-        options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
-        options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
+        hidden: set[str] = set()
+        options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign, hidden)
+        options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse), hidden)
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
         connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
@@ -246,10 +252,16 @@ class SessionFactory:
 
 
 def _requests(
-    of: type[Any], base_url: str | None, secrets: Mapping[str, str], token: RenewedToken | None = None, sign: Any = None
+    of: type[Any],
+    base_url: str | None,
+    secrets: Mapping[str, str],
+    token: RenewedToken | None = None,
+    sign: Any = None,
+    hidden: set[str] | None = None,
 ) -> type[aiohttp.ClientRequest]:
     """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`, and more.
 
+    `hidden` gets the names of these headers, in lower case: no message shows what is in them.
     It warns once of a request in a later attempt that may do its work a second time.
     """
     # The headers of a session are sent to every host, and all but `Authorization` with each redirect. A redirect is
@@ -259,6 +271,8 @@ def _requests(
 
     origin = _origin(yarl.URL(str(base_url))) if secrets or token or sign else None
     has_authorization = _has_authorization(secrets, token)
+    hidden = set() if hidden is None else hidden
+    hidden.update(map(str.lower, secrets))
     warned = False
 
     class OwnRequest(of):  # type: ignore[misc]
@@ -293,7 +307,9 @@ def _requests(
                 self.headers["Authorization"] = f"Bearer {await token.current()}"
                 used = token.number
             if is_ours and sign is not None:
-                self.headers.update(await called(sign, Request.of(self)))
+                signed = await called(sign, Request.of(self))
+                self.headers.update(signed)
+                hidden.update(map(str.lower, signed))
             response = await super().send(conn)
             if self.method in WRITES:
                 response.sent = self.body
