@@ -95,7 +95,8 @@ class PermanentError(HTTPStatusError):
     """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
 
     A quota that is used up is one too, with any status: no request will be accepted. So is a write that was redirected,
-    and not sent there; its status is 300 to 399.
+    and not sent there; its status is 300 to 399. So is an answer of 2xx that is whole, and that `response.json()` does
+    not take for JSON.
     """
 
 
@@ -361,9 +362,11 @@ def redirected(response: Any, what: str, target: Any = None) -> PermanentError:
     return _noted(error, what.replace("{}", to), what.replace("{}", ""))
 
 
-def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
-    """The error of an answer that is not what the function reads it as; another attempt may get a whole one."""
-    kind = error_class(response.status, None) if response.status >= bodies.LEAST_ERROR else RetryableError
+def broken(response: Any, body: bytes, what: str, lasts: bool = False) -> HTTPStatusError:
+    """The error of an answer that is not what the function reads it as; unless it lasts, another may be whole."""
+    kind: type[HTTPStatusError] = PermanentError if lasts else RetryableError
+    if response.status >= bodies.LEAST_ERROR:
+        kind = error_class(response.status, None)
     text = _without_own_secrets(_decoded(body[:BODY_BYTES], response), response)
     error = kind(response.status, response.reason or "", text, request=f"{response.method} {response.url}")
     return _noted(error, what)

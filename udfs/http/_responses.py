@@ -17,7 +17,7 @@ from ._tokens import RenewedToken
 
 SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
 REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
-OK = 200
+OK, NO_CONTENT = 200, (204, 205)
 # What the function has given as `allow_redirects=` with a write, and so knows of redirects.
 DECIDED: ContextVar[bool] = ContextVar("asyncudf_redirects_decided")
 
@@ -56,9 +56,13 @@ def responses(of: type[Any], hidden: set[str]) -> type[Any]:
             try:
                 answer = await super().json(**options)
             except (aiohttp.ContentTypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise broken(self, await self.read(), _why(error)) from error
+                body = await self.read()
+                if (why := _why_for_good(self, body, error)) is not None:
+                    raise broken(self, body, why, lasts=True) from None
+                raise broken(self, body, _why(error)) from error
             if answer is None and self.status == OK and not (body := await self.read()).strip():
-                raise broken(self, body, "the body is empty, which is no JSON")
+                why = _why_for_good(self, body)
+                raise broken(self, body, why or "the body is empty, which is no JSON", lasts=why is not None)
             return answer
 
         async def text(self, *encoding: Any, **options: Any) -> str:
@@ -143,6 +147,11 @@ def _of_a_loop(history: Any) -> PermanentError:
 
 
 def _too_much(bound: str) -> str:
+    if "install" in bound:
+        return (
+            f"the service has answered, but aiohttp does not read the answer: {bound} where the tasks run, or leave "
+            "this encoding out of the request's Accept-Encoding"
+        )
     return (
         f"the service has answered, but aiohttp does not read the answer: {bound}; allow more, as in "
         "http.session(URL, max_line_size=65536, max_field_size=65536) for its status line and its headers, and "
@@ -150,7 +159,23 @@ def _too_much(bound: str) -> str:
     )
 
 
-def _why(error: Exception) -> str:
+def _why_for_good(response: Any, body: bytes, error: Exception | None = None) -> str | None:
+    """Why another attempt would get the same: it is JSON all the same, or has no body; None if it may get another.
+
+    A service has done its work, and been paid, before it answers so.
+    """
+    if not body.strip():
+        is_bodiless = response.method == "HEAD" or response.status in NO_CONTENT
+        return "it has no body; look at response.status before response.json()" if is_bodiless else None
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    is_read = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+    return "it is JSON, but not so encoded; json.loads(await response.read()) reads it" if is_read else _why(error)
+
+
+def _why(error: Any) -> str:
     import aiohttp
 
     if isinstance(error, aiohttp.ContentTypeError):

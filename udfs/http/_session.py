@@ -191,33 +191,41 @@ class SessionFactory:
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncIterator[aiohttp.ClientSession]:
         """The open session, on the running loop."""
+        token = None if self.token is None else RenewedToken(self.token)
+        try:
+            async with self._opened(token) as client:
+                yield client
+        finally:
+            if token is not None:
+                await token.close()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, token: RenewedToken | None) -> AsyncIterator[aiohttp.ClientSession]:
         import aiohttp
         import yarl
 
-        token = None if self.token is None else RenewedToken(self.token)
         if token is not None:
             await token.current()
         secrets = await self._secret_headers()  # first, for it may fail, and then a late connector would stay open
         late = {} if self.on_executor is None else await called(self.on_executor)
         options = {**self.options, **late}
-        own = {name: options.pop(name) for name in _names(aiohttp.TCPConnector) & options.keys()}
+        connecting = {name: options.pop(name) for name in _names(aiohttp.TCPConnector) & options.keys()}
         if "cookie_jar" not in options:
             options["cookie_jar"] = jar = aiohttp.DummyCookieJar()  # which keeps none of a response
             if cookies := options.pop("cookies", None):
                 given = aiohttp.CookieJar()
                 given.update_cookies(cookies)
-                own_origin = None if self.base_url is None else _origin(yarl.URL(self.base_url))
-                none = jar.filter_cookies
-                jar.filter_cookies = lambda url: (  # type: ignore[method-assign]
-                    given.filter_cookies if own_origin in (None, _origin(url)) else none
-                )(url)
+                ours = None if self.base_url is None else _origin(yarl.URL(self.base_url))
+                own, none = given.filter_cookies, jar.filter_cookies
+                sent: Any = lambda url: (own if ours in (None, _origin(url)) else none)(url)  # noqa: E731
+                jar.filter_cookies = sent  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
         hidden: set[str] = set()
         options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign, hidden)
         options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse), hidden)
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
-        connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
+        connector = options.pop("connector", None) or aiohttp.TCPConnector(**connecting)
         try:
             client = aiohttp.ClientSession(self.base_url, connector=connector, **options)
         except BaseException:
@@ -271,8 +279,8 @@ def _requests(
 
     origin = _origin(yarl.URL(str(base_url))) if secrets or token or sign else None
     has_authorization = _has_authorization(secrets, token)
-    hidden = set() if hidden is None else hidden
-    hidden.update(map(str.lower, secrets))
+    names = set() if hidden is None else hidden
+    names.update(map(str.lower, secrets))
     warned = False
 
     class OwnRequest(of):  # type: ignore[misc]
@@ -309,7 +317,7 @@ def _requests(
             if is_ours and sign is not None:
                 signed = await called(sign, Request.of(self))
                 self.headers.update(signed)
-                hidden.update(map(str.lower, signed))
+                names.update(map(str.lower, signed))
             response = await super().send(conn)
             if self.method in WRITES:
                 response.sent = self.body

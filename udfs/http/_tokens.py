@@ -25,6 +25,7 @@ REFUSALS = (*OF_CREDENTIALS, 400, 403)  # the last two are of rows too, and of m
 # a 400 or 403 that says nothing of the token, such as all of a customer.
 SOME_ROWS, MANY_ROWS = 10, 100
 OF_TOKENS = re.compile(r"token|credential|expired|api.?key", re.IGNORECASE)
+LONGEST, CLOSING = 30.0, 1.0  # seconds for a renewal, and for one to end that is cancelled
 TRUSTED = 60.0  # seconds; a token that was given so shortly before has not ended yet
 Token = str | tuple[str, "float | timedelta | datetime"]
 
@@ -70,35 +71,43 @@ class RenewedToken:
         self._given_at = 0.0
         self._is_accepted = self._has_accepted = False
         self.number = self._refused = self._longest = 0
-        self._renewing = asyncio.Lock()
-        self._failures, self._failure = 0, Exception()  # how many renewals have failed, and why the last one
+        self._renewal: asyncio.Task[BaseException | None] | None = None
 
     async def current(self) -> str:
         """The token, a new one if it is time for that."""
         if self._value is None or self._clock() >= self._renewed_at:
-            failures = self._failures
-            async with self._renewing:
-                if self._value is None or self._clock() >= self._renewed_at:
-                    if self._value is None and self._failures > failures:  # the renewal that this call has waited for
-                        raise _not_renewed(self._failure) from self._failure
-                    await self._renew()
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self._renew())
+            # A call that is cancelled leaves it to the others: if a renewal takes longer than an attempt may, no
+            # attempt would get a token.
+            failure = await asyncio.shield(self._renewal)
+            if failure is not None:
+                raise _not_renewed(failure) from failure
         assert self._value is not None
         return self._value
 
-    async def _renew(self) -> None:
+    async def close(self) -> None:
+        """Ends a renewal that still runs."""
+        if self._renewal is not None and not self._renewal.done():
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal], timeout=CLOSING)
+
+    async def _renew(self) -> BaseException | None:
+        """Why there is no new token, if there is none and the old one is not good any more."""
         try:
-            value, life = _checked(await called(self._function))
-        except Exception as error:
+            async with asyncio.timeout(None if self.number == 0 else LONGEST):  # the first one is in `open_timeout`
+                value, life = _checked(await called(self._function))
+        except BaseException as error:  # in a task of its own a SystemExit would end the loop
             now = self._clock()
             if self._value is not None and now < self._ends:  # it is still good; the next time is later
                 self._renewed_at = now + (self._ends - now) / 2
-                return
-            self._failures, self._failure = self._failures + 1, error
-            raise _not_renewed(error) from error
+                return None
+            return error
         now = self._clock()
         self._value, self._given_at, self._ends = value, now, now + life
         self._renewed_at = self._ends - min(EARLY, EARLY_SHARE * life) if life < math.inf else math.inf
         self.number, self._is_accepted, self._refused = self.number + 1, False, 0
+        return None
 
     def answered(self, used: int, response: Any, call: CallState | None) -> int | None:
         """A request with the token of this number was answered, in this call of the function.
@@ -152,7 +161,7 @@ class RenewedToken:
         return self._refused >= max(SOME_ROWS if is_clear else MANY_ROWS, 10 * self._longest)
 
 
-def _not_renewed(error: Exception) -> CredentialsError:
+def _not_renewed(error: BaseException) -> CredentialsError:
     why = str(error) if isinstance(error, OptionError) else type_name(error)  # others may show a secret
     return CredentialsError(f"token of http.session could not be renewed: {why}")
 
