@@ -80,16 +80,16 @@ def session(
     again.
 
     A token is renewed before it ends, and once when the service refuses with a 401, 403, 400 or 498 one that it had
-    accepted: by one call of `token` at a time in a task. `http.raise_for_status` makes a `RetryableError` of such an
-    answer, so with `retry=` the request is made again, as the next attempt, with the new token. If the service goes on
-    refusing all that it is given, or `token` fails, the task fails once a row has no attempt left. A 400 or 403 of some
-    rows, while others are answered, is theirs.
+    accepted: by one call of `token` at a time in a task, which may take 30 seconds. `http.raise_for_status` makes a
+    `RetryableError` of such an answer, so with `retry=` the request is made again, as the next attempt, with the new
+    token. If the service goes on refusing all that it is given, or `token` fails, the task fails once a row has no
+    attempt left. A 400 or 403 of some rows, while others are answered, is theirs.
 
     A POST that a 301 or 302 would make a GET of, and a write that is redirected to no address, raise a
     `PermanentError`; `allow_redirects=True` or `False` in the request accepts them, as aiohttp treats them. What
     aiohttp does not read, such as headers that are too long, is an `OptionError` that names the option. An answer of
     2xx that `response.json()` or `response.text()` cannot decode, and an empty one of 200 for `json()`, is a
-    `RetryableError`.
+    `RetryableError`; one that is whole JSON, of another content type or encoding, is a `PermanentError`.
 
     Args:
         base_url: the address of the service; requests are relative to it. `session.get("users")` of
