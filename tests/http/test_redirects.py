@@ -147,6 +147,15 @@ def test_a_body_that_is_gone_is_not_sent_as_an_empty_one(url: str, service: Serv
     assert service.bodies[-1] == ("PUT", b"row")
 
 
+def test_nor_if_the_function_accepts_redirects(url: str, service: Service) -> None:
+    """aiohttp's own error was tried again, and older ones sent an empty body."""
+    error = send(url, "POST", "/307?to=/end", data=parts, allow_redirects=True)
+    assert "its body, of a generator or a stream, cannot be sent again" in error["message"]
+    assert service.requests == ["POST /307"]
+    assert send(url, "POST", "/302?to=/end", data=parts, allow_redirects=True) == 200
+    assert send(url, "POST", "/307?to=/end", data=parts, allow_redirects=False, checks=False) == 307
+
+
 def test_a_file_is_sent_again_or_the_row_has_failed(url: str, service: Service) -> None:
     """Older aiohttps close it before they send it a second time, which is an error."""
     got = send(url, "PUT", "/307?to=/end", data=lambda: io.BytesIO(b"row"))

@@ -236,6 +236,35 @@ def test_secrets_go_to_their_own_service_alone(service: str, path: str) -> None:
     assert (own["Authorization"], own["X-Api-Key"]) == ("Bearer SECRET", "SECRET")
 
 
+@pytest.mark.parametrize("path", ["", "/to?address="], ids=["asked", "redirected"])
+def test_so_do_the_cookies_of_on_executor(service: str, path: str) -> None:
+    """They are given there because they are secrets, and went to whatever was asked."""
+    factory = http.session(service, on_executor=lambda: {"cookies": {"sid": "SECRET"}})
+    with serving(headers_sent) as other:
+        assert "SECRET" not in str(sent(factory, f"{path}{other}/there" if path else f"{other}/there"))
+    assert sent(factory, f"{path}{service}/here" if path else "/here")["Cookie"] == "sid=SECRET"
+
+
+@pytest.mark.parametrize(
+    "given", [{"headers": lambda: {"X-Door": "OPEN-SESAME"}}, {"sign": lambda r: {"X-By": "OPEN-SESAME"}}]
+)
+def test_no_message_shows_what_these_functions_return(given: dict[str, Any]) -> None:
+    """Whatever the header is called."""
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.json_response({**request.headers, "wanted": "application/json"}, status=400)
+
+    async def call(x: int, session: aiohttp.ClientSession) -> None:
+        async with session.get("/", headers={"X-Page": "seventeen", "Accept": "application/json"}) as response:
+            await http.raise_for_status(response)
+
+    with serving(echo) as url:
+        [row] = run_rows(call, [1], clock="real", on_error="capture", resources={"session": http.session(url, **given)})
+    assert "SESAME" not in str(row)
+    assert "seventeen" in row["error"]["message"]
+    assert "application/json" in row["error"]["message"]
+
+
 @pytest.mark.parametrize("url", ["https://example.com/x", "https://example.com:443/x", "https://EXAMPLE.com/x"])
 def test_a_default_port_may_be_written_or_not(url: str) -> None:
     """As in some redirects: the service then got no token, and answered 401."""

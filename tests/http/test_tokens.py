@@ -81,6 +81,22 @@ class TestAfterA401:
         assert values[0] == "1"
         assert set(values) >= {"1", "2", "3"}
 
+    def test_also_without_a_retry_a_new_one_is_asked_for_before_the_task_fails(self) -> None:
+        tokens = Tokens()
+        with pytest.raises(FatalError, match=r"accepts no token of http\.session"):
+            ask(lambda value: False, tokens, rows=5, capacity=1, on_error="null")
+        assert tokens.given == 2
+
+    async def test_the_error_does_not_hold_the_token(self) -> None:
+        async def refuse(request: web.Request) -> web.Response:
+            return web.Response(status=401)
+
+        with serving(refuse) as url:
+            async with http.session(url, token=lambda: "a-secret-token")() as session:
+                with pytest.raises(http.RetryableError) as caught:
+                    await http.raise_for_status(await session.get("/"))
+        assert "a-secret-token" not in str(vars(caught.value))
+
     def test_without_a_retry_the_row_has_failed(self) -> None:
         with pytest.raises(AsyncUDFError, match="RetryableError: 401"):
             ask(lambda value: value == "2", Tokens(), capacity=1)
@@ -179,7 +195,7 @@ class TestRefused:
 
         given: list[int] = []
         service = Service(lambda value, request: status if value == "1" and request > 100 else 0, own=own_of(status))
-        assert ask_service(service, token)["ok"] >= 178
+        assert ask_service(service, token)["ok"] >= 175
         assert len(given) <= 12
 
 
@@ -252,6 +268,19 @@ class TestRefusedOrNot:
         with pytest.raises(FatalError, match=r"token of http\.session could not be renewed: .*no row's fault"):
             ask_service(Service(ended(50, 403)), token, on_error="null", rows=100)
         assert len(asked) < 20, "calls that wait for the same renewal share its failure"
+
+    def test_one_that_takes_longer_than_an_attempt_costs_no_row(self) -> None:
+        """Each attempt began a renewal of its own, which was cancelled with it, until no row had an attempt left."""
+        asked = []
+
+        async def token() -> str:
+            asked.append(1)
+            if len(asked) > 1:
+                await asyncio.sleep(0.4)
+            return str(len(asked))
+
+        got = ask_service(Service(ended(50, 401)), token, rows=100, attempt_timeout=0.25)
+        assert (got, len(asked)) == ({"ok": 100}, 2)
 
     def test_one_that_can_be_had_at_the_second_time_costs_no_row(self) -> None:
         asked = []
@@ -335,7 +364,8 @@ class TestRenewal:
 
         async def answered(status: int, before: Any = None) -> Any:
             call: Any = SimpleNamespace(last_error=SimpleNamespace(refused=before))
-            return token.answered(await token.current(), SimpleNamespace(status=status, headers={}), call)
+            await token.current()
+            return token.answered(token.number, SimpleNamespace(status=status, headers={}), call)
 
         assert await answered(200) is None
         renewals = []
@@ -351,14 +381,64 @@ class TestRenewal:
                 assert await answered(403) is None, "the row's"
             assert await answered(200) is None
             renewals.append(int(await token.current()) - first)
-        assert renewals == [2, 1, 1]
+        assert renewals == [1, 1, 1]
 
     async def test_a_call_that_is_cancelled_while_it_renews_leaves_it_to_the_next(self) -> None:
-        token = RenewedToken(Tokens())
+        """Also the renewal that it began: what it had sent for a new token may count once."""
+        begun = []
+
+        async def function() -> str:
+            begun.append(1)
+            await asyncio.sleep(0.01)
+            return str(len(begun))
+
+        token = RenewedToken(function)
         one, two = asyncio.create_task(token.current()), asyncio.create_task(token.current())
         await asyncio.sleep(0)
         one.cancel()
         assert [await two, await token.current()] == ["1", "1"]
+        assert len(begun) == 1
+
+    async def test_one_that_takes_too_long_has_failed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("asyncudf.http._tokens.LONGEST", 0.01)
+        now = [0.0]
+
+        async def function() -> Any:
+            if now[0]:
+                await asyncio.Event().wait()
+            return "1", 10.0
+
+        token = RenewedToken(function, lambda: now[0])
+        await token.current()
+        now[0] = 11.0
+        for _ in range(2):
+            with pytest.raises(AsyncUDFError, match=r"token of http.session could not be renewed: TimeoutError"):
+                await token.current()
+
+    @pytest.mark.parametrize("ending", [SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()])
+    async def test_a_function_that_ends_the_process_ends_the_renewal(self, ending: BaseException) -> None:
+        async def function() -> str:
+            raise ending
+
+        with pytest.raises(AsyncUDFError, match=f"could not be renewed: {type(ending).__name__}"):
+            await RenewedToken(function).current()
+
+    async def test_none_goes_on_after_the_session(self) -> None:
+        ended = []
+
+        async def function() -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(1)
+            return ""
+
+        opening = asyncio.create_task(http.session("http://127.0.0.1:1", token=function)().__aenter__())
+        await asyncio.sleep(0.01)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert ended == [1]
 
 
 @pytest.mark.services

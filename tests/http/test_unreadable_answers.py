@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import inspect
+import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -141,6 +144,64 @@ def test_a_broken_answer_is_asked_for_again_and_shows_how_it_begins(what: str) -
     assert why in error["message"]
     assert isinstance(broken.body, bytes)
     assert broken.body.decode(errors="replace").strip()[:10] in error["message"]
+
+
+WHOLE = {
+    "plain text": (b'{"a": 1}', "text/plain", 200, r"response\.json\(content_type=None\) reads it"),
+    "a mark at its beginning": (b'\xef\xbb\xbf{"a": 1}', "application/json", 200, r"json\.loads\(await response\.read"),
+    "UTF-16": ('{"a": 1}'.encode("utf-16"), "application/json", 201, r"json\.loads\(await response\.read"),
+    "no content": (b"", "text/plain", 204, "it has no body; look at response.status"),
+}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_a_whole_one_that_is_read_in_the_wrong_way_is_not_asked_for_again(what: str) -> None:
+    """The service had done its work, and did it once for each attempt."""
+    body, kind, status, advice = WHOLE[what]
+    requests = []
+
+    async def handler(request: web.Request) -> web.Response:
+        requests.append(request.path)
+        return web.Response(body=body, headers={"Content-Type": kind}, status=status)
+
+    options: Any = {"returnType": "map<string,string>", "clock": "real", "retry": RETRY, "on_error": "capture"}
+    with serving(handler) as url:
+        [got] = run_rows(get_json, ["/"], resources=http.session(url), breaker=CircuitBreaker(), **options)
+    error = got["error"]
+    assert (error["type"], error["status"], len(requests)) == ("PermanentError", status, 1)
+    assert re.search(advice, error["message"])
+    assert outcome_of(http.PermanentError(status)) is CallOutcome.ANSWERED
+
+
+async def test_what_its_message_says_reads_them() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        body, kind, status, _ = WHOLE[request.query["what"]]
+        return web.Response(body=body, headers={"Content-Type": kind}, status=status)
+
+    with serving(handler) as url:
+        async with http.session(url)() as session:
+            plain = await session.get("/", params={"what": "plain text"})
+            assert await plain.json(content_type=None) == {"a": 1}
+            for what in ("a mark at its beginning", "UTF-16"):
+                assert json.loads(await (await session.get("/", params={"what": what})).read()) == {"a": 1}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("brotli") is not None, reason="aiohttp reads it then")
+async def test_an_encoding_that_aiohttp_cannot_read_names_what_to_install() -> None:
+    """It counted as an outage: with a breaker the job waited for ever."""
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=b"{}", headers={"Content-Encoding": "br"})
+
+    with serving(handler) as url:
+        async with http.session(url)() as session:
+            with pytest.raises(OptionError, match="install `Brotli` where the tasks run, or leave this encoding out"):
+                await session.get("/")
+        async with aiohttp.ClientSession(url) as session:
+            with pytest.raises(aiohttp.ClientResponseError) as caught:
+                await session.get("/")
+    assert not http.is_retryable(caught.value)
+    assert outcome_of(caught.value) is CallOutcome.NOTHING
 
 
 @pytest.mark.parametrize(("status", "kind"), [(404, http.PermanentError), (503, http.RetryableError)])

@@ -48,7 +48,10 @@ RESETS = {
 MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 NAMES = {*MILLISECONDS, *RESETS, *RESETS.values(), "retry-after", "date", "x-should-retry"}
 # What aiohttp says of an answer that it does not read: the next one has the same headers.
-BOUND = re.compile(r"[Gg]ot more than \d+ bytes|[Tt]oo many (?:headers|trailers) received")
+BOUND = re.compile(
+    r"[Gg]ot more than \d+ bytes|[Tt]oo many (?:headers|trailers) received"
+    r"|Can not decode content-encoding: .*? Please install [\w.`-]+"
+)
 TOO_MANY_RESPONSES = re.compile(r"too many ([45]\d\d) error responses")  # urllib3, after its own retries
 # gRPC has one code for "call less often" and for a message of this row that is too large.
 TOO_LARGE = re.compile(r"larger than max|exceeds maximum size|message too large", re.IGNORECASE)

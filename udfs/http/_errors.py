@@ -95,7 +95,8 @@ class PermanentError(HTTPStatusError):
     """The same request gets the same response the next time: 400, 401, 403, 404 and every other status.
 
     A quota that is used up is one too, with any status: no request will be accepted. So is a write that was redirected,
-    and not sent there; its status is 300 to 399.
+    and not sent there; its status is 300 to 399. So is an answer of 2xx that is whole, and that `response.json()` does
+    not take for JSON.
     """
 
 
@@ -217,7 +218,8 @@ def is_retryable(error: BaseException) -> bool:
 
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
 BODY_SECONDS = 2.0  # to wait for the body: a slow server must not hold the slot
-SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|signature|session", re.IGNORECASE)
+SECRET_NAME = re.compile(r"auth|cookie|credential|jwt|key|pass|pwd|secret|session|signature|sig\b|token", re.IGNORECASE)
+PLAIN_NAME = re.compile(r"accept|content-|user-agent", re.IGNORECASE)  # among headers that a function returns
 SEPARATORS = re.compile(r"[\s;,=\"]+")
 # How JSON, forms and HTML write these characters.
 ESCAPES = {'"': '\\"', "/": "\\/", " ": "+", "&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
@@ -360,9 +362,11 @@ def redirected(response: Any, what: str, target: Any = None) -> PermanentError:
     return _noted(error, what.replace("{}", to), what.replace("{}", ""))
 
 
-def broken(response: Any, body: bytes, what: str) -> HTTPStatusError:
-    """The error of an answer that is not what the function reads it as; another attempt may get a whole one."""
-    kind = error_class(response.status, None) if response.status >= bodies.LEAST_ERROR else RetryableError
+def broken(response: Any, body: bytes, what: str, lasts: bool = False) -> HTTPStatusError:
+    """The error of an answer that is not what the function reads it as; unless it lasts, another may be whole."""
+    kind: type[HTTPStatusError] = PermanentError if lasts else RetryableError
+    if response.status >= bodies.LEAST_ERROR:
+        kind = error_class(response.status, None)
     text = _without_own_secrets(_decoded(body[:BODY_BYTES], response), response)
     error = kind(response.status, response.reason or "", text, request=f"{response.method} {response.url}")
     return _noted(error, what)
@@ -411,8 +415,9 @@ def _written(one: str) -> str:
 
 
 def _secrets(response: aiohttp.ClientResponse) -> Iterator[str]:
+    hidden = getattr(response, "hidden_headers", ())
     for name, value in (*response.request_info.headers.items(), *response.url.query.items()):
-        if SECRET_NAME.search(name):
+        if SECRET_NAME.search(name) or (name.lower() in hidden and not PLAIN_NAME.match(name)):
             scheme, _, token = value.partition(" ")
             parts = [value, token, *SEPARATORS.split(value)]  # of `Bearer <token>` and `session=<token>`
             if scheme.lower() == "basic":

@@ -13,17 +13,17 @@ from .._errors.exceptions import OptionError
 from .._functions.async_function import CURRENT_CALL
 from ._errors import BECAME_GET, MOVED, WRITES, PermanentError, broken, redirected
 from ._limits import tell_limits
-from ._tokens import Refused, RenewedToken
+from ._tokens import RenewedToken
 
 SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
 REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
-OK = 200
-# Whether the function has given `allow_redirects=` with a write, and so knows of redirects.
+OK, NO_CONTENT = 200, (204, 205)
+# What the function has given as `allow_redirects=` with a write, and so knows of redirects.
 DECIDED: ContextVar[bool] = ContextVar("asyncudf_redirects_decided")
 
 
-def responses(of: type[Any]) -> type[Any]:
-    """The class of a session's responses.
+def responses(of: type[Any], hidden: set[str]) -> type[Any]:
+    """The class of a session's responses; `hidden` has the names of the headers that no message shows.
 
     They tell the function's limits, and the token of their request, what was answered; and they raise an error for a
     write that was redirected, for what aiohttp does not read, and for JSON or text that cannot be decoded.
@@ -31,11 +31,11 @@ def responses(of: type[Any]) -> type[Any]:
     import aiohttp
 
     class OwnResponse(of):  # type: ignore[misc]
-        knows_redirects = True
+        knows_redirects, hidden_headers = True, hidden
         sent: Any = None  # the body of the request, until the response begins
         token: RenewedToken | None = None
-        used_token = ""
-        refused: Refused | None = None  # None: not because of the token
+        used_token = 0  # its number
+        refused: int | None = None  # that number, if it is because of the token
 
         async def start(self, connection: Any) -> Any:
             try:
@@ -48,17 +48,21 @@ def responses(of: type[Any]) -> type[Any]:
             tell_limits(self.headers)
             if self.token is not None:
                 self.refused = self.token.answered(self.used_token, self, CURRENT_CALL.get(None))
-            if self.status in REDIRECTS and self.method in WRITES and not DECIDED.get(False):
-                _check_redirect(self, sent)
+            if self.status in REDIRECTS and self.method in WRITES and (follow := DECIDED.get(None)) is not False:
+                _check_redirect(self, sent, is_accepted=follow is True)
             return started
 
         async def json(self, **options: Any) -> Any:
             try:
                 answer = await super().json(**options)
             except (aiohttp.ContentTypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise broken(self, await self.read(), _why(error)) from error
+                body = await self.read()
+                if (why := _why_for_good(self, body, error)) is not None:
+                    raise broken(self, body, why, lasts=True) from None
+                raise broken(self, body, _why(error)) from error
             if answer is None and self.status == OK and not (body := await self.read()).strip():
-                raise broken(self, body, "the body is empty, which is no JSON")
+                why = _why_for_good(self, body)
+                raise broken(self, body, why or "the body is empty, which is no JSON", lasts=why is not None)
             return answer
 
         async def text(self, *encoding: Any, **options: Any) -> str:
@@ -76,7 +80,7 @@ def requesting(sent: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 
     async def request(method: str, url: Any, **options: Any) -> Any:
         decides = "allow_redirects" in options and method.upper() in WRITES
-        before = DECIDED.set(True) if decides else None
+        before = DECIDED.set(bool(options["allow_redirects"])) if decides else None
         try:
             return await sent(method, url, **options)
         except aiohttp.TooManyRedirects as error:
@@ -89,8 +93,11 @@ def requesting(sent: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
     return request
 
 
-def _check_redirect(response: Any, sent: Any) -> None:
-    """Raise an error for a write that aiohttp would not send to where it is redirected to."""
+def _check_redirect(response: Any, sent: Any, is_accepted: bool) -> None:
+    """Raise an error for a write that aiohttp would not send to where it is redirected to.
+
+    If the function accepts redirects, then only for one whose body would be missing there.
+    """
     import yarl
 
     location = response.headers.get("Location") or response.headers.get("URI")
@@ -98,25 +105,27 @@ def _check_redirect(response: Any, sent: Any) -> None:
         target = yarl.URL() if location is None else response.url.join(yarl.URL(location))
     except ValueError:
         target = yarl.URL()
-    if target.scheme not in ("http", "https") or not target.host:
+    is_address = target.scheme in ("http", "https") and bool(target.host)
+    becomes_get = response.status == SEE_OTHER or (response.status in MOVED and response.method == "POST")
+    if is_address and not becomes_get and _is_sent_once(sent):
+        raise redirected(
+            response,
+            "it was redirected{}, and its body, of a generator or a stream, cannot be sent again; send bytes, or send "
+            "it to that address",
+            target,
+        )
+    if is_accepted:
+        return
+    if not is_address:
         raise redirected(
             response,
             "it was redirected{}, which is no address of HTTP, and nothing was written; to look at such a response "
             "yourself, give the request allow_redirects=False",
             location or "nowhere",
         )
-    if response.status in MOVED and response.method == "POST":  # others are sent again as they were
+    if becomes_get and response.status != SEE_OTHER:  # others are sent again as they were
         raise redirected(
-            response,
-            f"{BECAME_GET} accept such redirects with allow_redirects=True in the request",
-            target,
-        )
-    if response.status != SEE_OTHER and _is_sent_once(sent):
-        raise redirected(
-            response,
-            "it was redirected{}, and its body, of a generator or a stream, cannot be sent again; send bytes, or send "
-            "it to that address",
-            target,
+            response, f"{BECAME_GET} accept such redirects with allow_redirects=True in the request", target
         )
 
 
@@ -138,6 +147,11 @@ def _of_a_loop(history: Any) -> PermanentError:
 
 
 def _too_much(bound: str) -> str:
+    if "install" in bound:
+        return (
+            f"the service has answered, but aiohttp does not read the answer: {bound} where the tasks run, or leave "
+            "this encoding out of the request's Accept-Encoding"
+        )
     return (
         f"the service has answered, but aiohttp does not read the answer: {bound}; allow more, as in "
         "http.session(URL, max_line_size=65536, max_field_size=65536) for its status line and its headers, and "
@@ -145,7 +159,23 @@ def _too_much(bound: str) -> str:
     )
 
 
-def _why(error: Exception) -> str:
+def _why_for_good(response: Any, body: bytes, error: Exception | None = None) -> str | None:
+    """Why another attempt would get the same: it is JSON all the same, or has no body; None if it may get another.
+
+    A service has done its work, and been paid, before it answers so.
+    """
+    if not body.strip():
+        is_bodiless = response.method == "HEAD" or response.status in NO_CONTENT
+        return "it has no body; look at response.status before response.json()" if is_bodiless else None
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    is_read = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+    return "it is JSON, but not so encoded; json.loads(await response.read()) reads it" if is_read else _why(error)
+
+
+def _why(error: Any) -> str:
     import aiohttp
 
     if isinstance(error, aiohttp.ContentTypeError):

@@ -80,16 +80,16 @@ def session(
     again.
 
     A token is renewed before it ends, and once when the service refuses with a 401, 403, 400 or 498 one that it had
-    accepted: by one call of `token` at a time in a task. `http.raise_for_status` makes a `RetryableError` of such an
-    answer, so with `retry=` the request is made again, as the next attempt, with the new token. If the service goes on
-    refusing all that it is given, or `token` fails, the task fails once a row has no attempt left. A 400 or 403 of some
-    rows, while others are answered, is theirs.
+    accepted: by one call of `token` at a time in a task, which may take 30 seconds. `http.raise_for_status` makes a
+    `RetryableError` of such an answer, so with `retry=` the request is made again, as the next attempt, with the new
+    token. If the service goes on refusing all that it is given, or `token` fails, the task fails once a row has no
+    attempt left. A 400 or 403 of some rows, while others are answered, is theirs.
 
     A POST that a 301 or 302 would make a GET of, and a write that is redirected to no address, raise a
     `PermanentError`; `allow_redirects=True` or `False` in the request accepts them, as aiohttp treats them. What
     aiohttp does not read, such as headers that are too long, is an `OptionError` that names the option. An answer of
     2xx that `response.json()` or `response.text()` cannot decode, and an empty one of 200 for `json()`, is a
-    `RetryableError`.
+    `RetryableError`; one that is whole JSON, of another content type or encoding, is a `PermanentError`.
 
     Args:
         base_url: the address of the service; requests are relative to it. `session.get("users")` of
@@ -113,7 +113,8 @@ def session(
 
     The secrets of `token`, `token_env`, `sign` and the function `headers` are sent to the origin of `base_url` alone
     (so they need a `base_url`), also if the function requests another address, or is redirected to one. There they go
-    before what ~/.netrc says, which aiohttp reads with `trust_env=True`.
+    before what ~/.netrc says, which aiohttp reads with `trust_env=True`. With a `base_url` the `cookies` of
+    `on_executor` go there alone too.
 
     Returns:
         a factory for `resources=`; `resources=http.session(...)` is for a parameter called `session`.
@@ -190,28 +191,41 @@ class SessionFactory:
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncIterator[aiohttp.ClientSession]:
         """The open session, on the running loop."""
+        token = None if self.token is None else RenewedToken(self.token)
+        try:
+            async with self._opened(token) as client:
+                yield client
+        finally:
+            if token is not None:
+                await token.close()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, token: RenewedToken | None) -> AsyncIterator[aiohttp.ClientSession]:
         import aiohttp
         import yarl
 
-        token = None if self.token is None else RenewedToken(self.token)
         if token is not None:
             await token.current()
         secrets = await self._secret_headers()  # first, for it may fail, and then a late connector would stay open
         late = {} if self.on_executor is None else await called(self.on_executor)
         options = {**self.options, **late}
-        own = {name: options.pop(name) for name in _names(aiohttp.TCPConnector) & options.keys()}
+        connecting = {name: options.pop(name) for name in _names(aiohttp.TCPConnector) & options.keys()}
         if "cookie_jar" not in options:
             options["cookie_jar"] = jar = aiohttp.DummyCookieJar()  # which keeps none of a response
             if cookies := options.pop("cookies", None):
                 given = aiohttp.CookieJar()
                 given.update_cookies(cookies)
-                jar.filter_cookies = given.filter_cookies  # type: ignore[method-assign]
+                ours = None if self.base_url is None else _origin(yarl.URL(self.base_url))
+                own, none = given.filter_cookies, jar.filter_cookies
+                sent: Any = lambda url: (own if ours in (None, _origin(url)) else none)(url)  # noqa: E731
+                jar.filter_cookies = sent  # type: ignore[method-assign]
         made_of = options.get("request_class", aiohttp.ClientRequest)
-        options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign)
-        options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse))
+        hidden: set[str] = set()
+        options["request_class"] = _requests(made_of, self.base_url, secrets, token, self.sign, hidden)
+        options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse), hidden)
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
-        connector = options.pop("connector", None) or aiohttp.TCPConnector(**own)
+        connector = options.pop("connector", None) or aiohttp.TCPConnector(**connecting)
         try:
             client = aiohttp.ClientSession(self.base_url, connector=connector, **options)
         except BaseException:
@@ -246,10 +260,16 @@ class SessionFactory:
 
 
 def _requests(
-    of: type[Any], base_url: str | None, secrets: Mapping[str, str], token: RenewedToken | None = None, sign: Any = None
+    of: type[Any],
+    base_url: str | None,
+    secrets: Mapping[str, str],
+    token: RenewedToken | None = None,
+    sign: Any = None,
+    hidden: set[str] | None = None,
 ) -> type[aiohttp.ClientRequest]:
     """The class of a session's requests: those to the origin of `base_url` have the headers `secrets`, and more.
 
+    `hidden` gets the names of these headers, in lower case: no message shows what is in them.
     It warns once of a request in a later attempt that may do its work a second time.
     """
     # The headers of a session are sent to every host, and all but `Authorization` with each redirect. A redirect is
@@ -259,6 +279,8 @@ def _requests(
 
     origin = _origin(yarl.URL(str(base_url))) if secrets or token or sign else None
     has_authorization = _has_authorization(secrets, token)
+    names = set() if hidden is None else hidden
+    names.update(map(str.lower, secrets))
     warned = False
 
     class OwnRequest(of):  # type: ignore[misc]
@@ -290,10 +312,12 @@ def _requests(
         async def send(self, conn: Any) -> Any:
             is_ours, used = _origin(self.url) == origin, None
             if is_ours and token is not None and "Authorization" not in self.headers:
-                used = await token.current()
-                self.headers["Authorization"] = f"Bearer {used}"
+                self.headers["Authorization"] = f"Bearer {await token.current()}"
+                used = token.number
             if is_ours and sign is not None:
-                self.headers.update(await called(sign, Request.of(self)))
+                signed = await called(sign, Request.of(self))
+                self.headers.update(signed)
+                names.update(map(str.lower, signed))
             response = await super().send(conn)
             if self.method in WRITES:
                 response.sent = self.body

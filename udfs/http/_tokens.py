@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._errors.answers import TOO_MANY_REQUESTS, answer_of
 from .._errors.checks import is_number
@@ -25,6 +25,7 @@ REFUSALS = (*OF_CREDENTIALS, 400, 403)  # the last two are of rows too, and of m
 # a 400 or 403 that says nothing of the token, such as all of a customer.
 SOME_ROWS, MANY_ROWS = 10, 100
 OF_TOKENS = re.compile(r"token|credential|expired|api.?key", re.IGNORECASE)
+LONGEST, CLOSING = 30.0, 1.0  # seconds for a renewal, and for one to end that is cancelled
 TRUSTED = 60.0  # seconds; a token that was given so shortly before has not ended yet
 Token = str | tuple[str, "float | timedelta | datetime"]
 
@@ -54,127 +55,113 @@ class Request:
         return cls(request.method, str(request.url), dict(request.headers), body)
 
 
-class _Token(str):
-    """One that was given; the same text that is given again is another object."""
-
-    __slots__ = ()
-
-
-class Refused(NamedTuple):
-    """What a row keeps of an attempt that was refused."""
-
-    token: str
-    accepted: int  # how many answers had accepted a token until then
-    tokens: int  # how many were refused for the row
-
-
 class RenewedToken:
     """The token of a session, renewed by one call at a time."""
 
     # _value: None: renew it before the next request
-    # _is_accepted: whether the service has accepted it; _is_second: the one before was refused, and it is not accepted
-    # _in_doubt: the one before was refused, and no row that it was refused for has been answered since
-    # _accepted: how many answers have accepted a token; _refused: of how many rows in a row it was refused
+    # number: of this one, 1 for the first; what a row and its errors have instead of the token
+    # _is_accepted: the service has accepted this one; _has_accepted: or one before it
+    # _refused: of how many rows in turn this one was refused
     # _longest: the most such rows after which a token was accepted all the same: the refusals were theirs
 
     def __init__(self, function: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._function, self._clock = function, clock
-        self._value: _Token | None = None
+        self._value: str | None = None
         self._ends = self._renewed_at = math.inf
         self._given_at = 0.0
-        self._is_accepted = self._is_second = self._in_doubt = False
-        self._accepted = self._refused = self._longest = 0
-        self._renewing = asyncio.Lock()
-        self._failures, self._failure = 0, Exception()  # how many renewals have failed, and why the last one
+        self._is_accepted = self._has_accepted = False
+        self.number = self._refused = self._longest = 0
+        self._renewal: asyncio.Task[BaseException | None] | None = None
 
     async def current(self) -> str:
         """The token, a new one if it is time for that."""
         if self._value is None or self._clock() >= self._renewed_at:
-            failures = self._failures
-            async with self._renewing:
-                if self._value is None or self._clock() >= self._renewed_at:
-                    if self._value is None and self._failures > failures:  # the renewal that this call has waited for
-                        raise _not_renewed(self._failure) from self._failure
-                    await self._renew()
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self._renew())
+            # A call that is cancelled leaves it to the others: if a renewal takes longer than an attempt may, no
+            # attempt would get a token.
+            failure = await asyncio.shield(self._renewal)
+            if failure is not None:
+                raise _not_renewed(failure) from failure
         assert self._value is not None
         return self._value
 
-    async def _renew(self) -> None:
+    async def close(self) -> None:
+        """Ends a renewal that still runs."""
+        if self._renewal is not None and not self._renewal.done():
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal], timeout=CLOSING)
+
+    async def _renew(self) -> BaseException | None:
+        """Why there is no new token, if there is none and the old one is not good any more."""
         try:
-            value, life = _checked(await called(self._function))
-        except Exception as error:
+            async with asyncio.timeout(None if self.number == 0 else LONGEST):  # the first one is in `open_timeout`
+                value, life = _checked(await called(self._function))
+        except BaseException as error:  # in a task of its own a SystemExit would end the loop
             now = self._clock()
             if self._value is not None and now < self._ends:  # it is still good; the next time is later
                 self._renewed_at = now + (self._ends - now) / 2
-                return
-            self._failures, self._failure = self._failures + 1, error
-            raise _not_renewed(error) from error
+                return None
+            return error
         now = self._clock()
-        self._value, self._given_at, self._ends = _Token(value), now, now + life
+        self._value, self._given_at, self._ends = value, now, now + life
         self._renewed_at = self._ends - min(EARLY, EARLY_SHARE * life) if life < math.inf else math.inf
-        self._is_accepted = False
+        self.number, self._is_accepted, self._refused = self.number + 1, False, 0
+        return None
 
-    def answered(self, used: str, response: Any, call: CallState | None) -> Refused | None:
-        """A request with this token was answered, in this call of the function.
+    def answered(self, used: int, response: Any, call: CallState | None) -> int | None:
+        """A request with the token of this number was answered, in this call of the function.
 
         Returns:
-            for a request that the service may accept in another attempt, with a new token or later: what that attempt
-            has to know of this one.
+            the number, for a request that the service may accept in another attempt, with a new token or later; that
+            attempt finds it in the error of this one.
         """
-        status, error = response.status, getattr(call, "last_error", None)
-        before: Refused | None = getattr(error, "refused", None)
+        is_current = used == self.number and self._value is not None  # no other call has renewed it meanwhile
+        status = response.status
         if status not in REFUSALS:
             if status < 500 and status != TOO_MANY_REQUESTS:  # others may come from something before the service
-                self._has_accepted(used, before)
+                self._accepts(is_current)
             return None
         if answer_of(response).refusal is not None:  # of GitHub: a 403 that asks for fewer calls
             return None
-        is_other = before is None or before.token is not used
-        refused = Refused(used, self._accepted, (0 if before is None else before.tokens) + is_other)
-        if used is not self._value:  # another call has renewed it meanwhile
-            return refused
-        self._refused += is_other
-        return refused if self._may_mend(status, refused, before) else None
+        if not is_current:
+            return used
+        is_again = getattr(getattr(call, "last_error", None), "refused", None) == used
+        self._refused += not is_again
+        return used if self._may_mend(status, is_again) else None
 
-    def _has_accepted(self, used: str, before: Refused | None) -> None:
-        self._accepted += 1
-        if used is self._value:
+    def _accepts(self, is_current: bool) -> None:
+        self._has_accepted = True
+        if is_current:
             self._longest = max(self._longest, self._refused)
-            self._is_accepted, self._is_second, self._refused = True, False, 0
-            self._in_doubt = self._in_doubt and before is None
+            self._is_accepted, self._refused = True, 0
 
-    def _may_mend(self, status: int, refused: Refused, before: Refused | None) -> bool:
+    def _may_mend(self, status: int, is_again: bool) -> bool:
         """Whether another attempt may mend a refusal of the token; if a new one is needed for that, it is renewed."""
-        is_young = self._clock() < self._given_at + TRUSTED
         if not self._is_accepted:
-            if self._is_second:  # a service may accept a new token late
-                return True
-            if not self._accepted and status not in OF_CREDENTIALS:
+            if self.number > 1:
+                return True  # a service may accept a new token late
+            if status not in OF_CREDENTIALS:
                 return False
-        elif before is not None and (
-            refused.tokens > 2 or (refused.tokens == before.tokens and refused.accepted > before.accepted)
-        ):
-            self._longest, self._in_doubt = max(self._longest, self._refused, 1), False
-            return False  # it accepts the token from others
-        elif is_young and self._refused <= self._longest:
-            self._in_doubt = self._in_doubt and before is None
-            return False  # it refuses single rows with such a status
-        elif is_young and self._in_doubt and before is None and self._refused < SOME_ROWS:
-            return True  # the next attempt shows whether it accepts the token from others
-        self._value, self._is_second, self._in_doubt, self._refused = None, True, True, 0
+        elif self._clock() < self._given_at + TRUSTED:
+            if self._refused <= self._longest:
+                return False  # it refuses single rows with such a status
+            if self.number > 1 and not is_again and self._refused < SOME_ROWS:
+                return True  # until the next attempt others show whether it is still accepted
+        self._value = None
         return True
 
     def refuses_all(self, status: int, said: str) -> bool:
         """Whether the service refuses whatever it is given; `said` is the body of its answer."""
-        if self._is_accepted or not self._is_second:
+        if self._is_accepted or self.number == 1:
             return False
-        if not self._accepted:
+        if not self._has_accepted:
             return status in OF_CREDENTIALS
         is_clear = status in OF_CREDENTIALS or OF_TOKENS.search(said) is not None
         return self._refused >= max(SOME_ROWS if is_clear else MANY_ROWS, 10 * self._longest)
 
 
-def _not_renewed(error: Exception) -> CredentialsError:
+def _not_renewed(error: BaseException) -> CredentialsError:
     why = str(error) if isinstance(error, OptionError) else type_name(error)  # others may show a secret
     return CredentialsError(f"token of http.session could not be renewed: {why}")
 
