@@ -130,6 +130,31 @@ def test_openai_says_after_a_while_that_the_queue_of_tokens_was_full() -> None:
         assert "Enqueued token limit" in service.poll(second).error
 
 
+@pytest.mark.parametrize(
+    ("told", "state", "error"),
+    [
+        ({"status": "COMPLETED"}, JobState.ENDED, ""),
+        ({"status": "complete", "completed_at": 9}, JobState.ENDED, ""),
+        ({"status": "timed_out", "expired_at": 9}, JobState.EXPIRED, ""),
+        ({"status": "queued"}, JobState.WORKING, "its status 'queued' is not known"),
+        ({"status": "in_progress"}, JobState.WORKING, ""),
+    ],
+)
+def test_a_job_of_a_status_that_openai_has_not_ends_all_the_same(
+    told: dict[str, Any], state: JobState, error: str
+) -> None:
+    """Services with the same interface have others. It counted as at work for ever, without a word."""
+    server = OpenAIServer()
+    server.ended = lambda job: None
+    with providing(server) as url:
+        service = OpenAIBatches(client=partial(openai_client, url))
+        job = service.submit(REQUESTS, "a")
+        service.poll(job)
+        server.jobs[job].update(told)
+        status = service.poll(job)
+    assert (status.state, status.error) == (state, error)
+
+
 def failed(service: BatchService) -> tuple[str, JobStatus]:
     """A job that was sent and has failed."""
     job = service.submit(REQUESTS, "a")

@@ -28,6 +28,7 @@ STATES = {
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }
+ENDS = ("completed", "expired", "cancelled", "failed")
 QUEUE_IS_FULL = "token_limit_exceeded"  # of a job that has failed because others wait
 NOT_ANSWERED = ("batch_expired", "batch_cancelled")  # of a line in the file of errors
 GONE = (404, 410)  # status of a file that nobody will read any more
@@ -84,13 +85,16 @@ class OpenAIBatches(CachedClient, BatchService):
 
     def poll(self, job: str) -> JobStatus:
         found = self.client.batches.retrieve(job)
-        state, counts, errors = STATES.get(found.status, JobState.WORKING), found.request_counts, _errors(found)
+        state, counts, errors = _state(found), found.request_counts, _errors(found)
         if state is JobState.FAILED and any(error.code == QUEUE_IS_FULL for error in errors):
             state = JobState.REFUSED
         answers = None if counts is None else (counts.completed or 0)
         if answers is not None and state is JobState.ENDED:
             answers += counts.failed or 0
-        return JobStatus(state, answers, "; ".join(f"{error.code}: {error.message}" for error in errors[:3]))
+        whys = [f"{error.code}: {error.message}" for error in errors[:3]]
+        if state is None:
+            state, whys = JobState.WORKING, [f"its status {safe_repr(found.status)} is not known", *whys]
+        return JobStatus(state, answers, "; ".join(whys))
 
     def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
         found = self.client.batches.retrieve(job)
@@ -134,6 +138,13 @@ def _client() -> Any:
     from openai import OpenAI
 
     return OpenAI(max_retries=0)
+
+
+def _state(job: Any) -> JobState | None:
+    """The state of a job; of a status that is not known that of the time that it has, if it is over."""
+    if (state := STATES.get(str(job.status).lower())) is not None:
+        return state
+    return next((STATES[name] for name in ENDS if getattr(job, f"{name}_at", None) is not None), None)
 
 
 def _errors(job: Any) -> Sequence[Any]:
