@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
+from asyncudf import Budget
 from asyncudf._batches.journal import REUSED, UNMADE, Event, Part, Progress
+from asyncudf._functions.options import Options
+from asyncudf._functions.signature import FunctionSpec
 
 
 def planned(part: str = "a", attempt: int = 1, requests: int = 10, **more: object) -> Event:
@@ -95,3 +100,21 @@ def test_requests_of_a_job_that_failed_are_not_done_before_their_pieces_are() ->
     progress = Progress(events, can_find=False)
     assert (progress.is_done, progress.parts[0].is_to_divide, progress.parts[1].is_piece) == (False, False, True)
     assert Progress([*events, about("settled", "ar", ok=9)], can_find=False).is_done
+
+
+@pytest.mark.parametrize(
+    ("kept", "first"),
+    [
+        (
+            FunctionSpec,
+            "function name kind parameters required variadic context_parameter resources vectors returns",
+        ),
+        (Options, ""),
+        (Budget, "amount"),
+        (Event, "at owner kind"),
+    ],
+)
+def test_what_states_have_of_earlier_versions_can_be_read(kept: Any, first: str) -> None:
+    """What is added to it has a default, also as an attribute of the class, which an object without it then has."""
+    without = [one.name for one in dataclasses.fields(kept) if not hasattr(kept, one.name)]
+    assert without == first.split()

@@ -26,6 +26,7 @@ from asyncudf.batches import (
     OpenAIBatches,
 )
 from asyncudf.batches._clients import lines_of
+from asyncudf.batches._openai import _answer
 from tests.kit.provider_batches import AnthropicServer, OpenAIServer, Provider, json_error, providing
 
 pytestmark = pytest.mark.services
@@ -130,6 +131,70 @@ def test_openai_says_after_a_while_that_the_queue_of_tokens_was_full() -> None:
         assert "Enqueued token limit" in service.poll(second).error
 
 
+@pytest.mark.parametrize(
+    ("told", "state", "error"),
+    [
+        ({"status": "COMPLETED"}, JobState.ENDED, ""),
+        ({"status": "complete", "completed_at": 9}, JobState.ENDED, ""),
+        ({"status": "timed_out", "expired_at": 9}, JobState.EXPIRED, ""),
+        ({"status": "queued"}, JobState.WORKING, "its status 'queued' is not known"),
+        ({"status": "in_progress"}, JobState.WORKING, ""),
+    ],
+)
+def test_a_job_of_a_status_that_openai_has_not_ends_all_the_same(
+    told: dict[str, Any], state: JobState, error: str
+) -> None:
+    """Services with the same interface have others. It counted as at work for ever, without a word."""
+    server = OpenAIServer()
+    server.ended = lambda job: None
+    with providing(server) as url:
+        service = OpenAIBatches(client=partial(openai_client, url))
+        job = service.submit(REQUESTS, "a")
+        service.poll(job)
+        server.jobs[job].update(told)
+        status = service.poll(job)
+    assert (status.state, status.error) == (state, error)
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ({"response": {"status_code": "200", "body": {"a": 1}}}, None),
+        ({"response": {"status_code": 200.0, "body": {"a": 1}}, "error": {}}, None),
+        ({"response": {"status_code": "422", "body": {"a": 1}}}, 422),
+        ({"error": {"code": "400", "message": "bad"}}, 400),
+        ({"error": {"code": 429}, "response": None}, 429),
+        ({"error": {"code": "invalid_x"}}, 500),
+        ({"error": "a text"}, 500),
+    ],
+)
+def test_a_status_may_be_a_text_and_that_of_an_error_in_its_code(line: dict[str, Any], status: int | None) -> None:
+    """Services with the same interface write so: an answer that was paid for was thrown away, and a 400 sent again."""
+    found = _answer(line)
+    assert (found if status is None else found.status) == (status or {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ([], ""),
+        ({"data": None}, ""),
+        ("no such model", "no such model"),
+        ({"data": [{"code": "a", "message": "b"}]}, "a: b"),
+    ],
+)
+def test_a_job_has_failed_whatever_form_its_errors_have(errors: Any, said: str) -> None:
+    """It was an AttributeError: the service "says nothing about job", and nothing went on."""
+    server = OpenAIServer()
+    with providing(server) as url:
+        service = OpenAIBatches(client=partial(openai_client, url))
+        job = service.submit(REQUESTS, "a")
+        server.jobs[job].update(status="failed", errors=errors)
+        status = service.poll(job)
+        assert (status.state, status.error) == (JobState.FAILED, said)
+        assert [*service.fetch(job)] == []
+
+
 def failed(service: BatchService) -> tuple[str, JobStatus]:
     """A job that was sent and has failed."""
     job = service.submit(REQUESTS, "a")
@@ -210,7 +275,7 @@ OPENAI_LINES: list[Any] = [
     {"response": {"status_code": 200, "body": None}},
     {"response": {"status_code": 200}},
     {"response": {"status_code": 200, "body": "<html>"}},
-    {"response": {"status_code": "200", "body": {"a": 1}}},
+    {"response": {"status_code": "none", "body": {"a": 1}}},
     {"response": {"status_code": 302, "body": {"a": 1}}},
     {"response": {"status_code": 700, "body": {"a": 1}}},
     {"response": {}},

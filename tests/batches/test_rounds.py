@@ -221,6 +221,32 @@ def test_an_error_that_no_time_mends_ends_it_and_it_goes_on_later() -> None:
     assert (service.twice, set(service.billed.values())) == (0, {1})
 
 
+CREDIT = {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low to go on."}}
+
+
+@pytest.mark.parametrize("status", [400, 429])
+def test_requests_of_a_job_during_which_the_quota_was_used_up_are_kept(status: int) -> None:
+    """With a status other than 429 they were dead letters for good: thousands, where the credit ended within a job."""
+    service, disk = Service(5), disk_of(NUMBERS)
+    used_up = http.error_for(status, body=CREDIT)
+    service.answer = lambda body: {"value": 2 * body["n"]} if body["n"] < 7 else used_up
+    service.step = _raising("submit before", lambda: used_up if len(service.jobs) == 3 else None)
+    with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
+        Process(disk, service).rounds()
+    assert errors(disk) == {}
+    service.answer, service.step = Service().answer, lambda name: None
+    assert Process(disk, service).rounds().is_done
+    assert (values(disk), sum(service.billed.values())) == (DOUBLED, len(NUMBERS))
+
+
+def test_what_a_service_says_of_a_job_at_work_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    service, disk = Service(5), disk_of(NUMBERS)
+    poll, said = service.poll, ["its status 'paused' is not known"]
+    service.poll = lambda job: JobStatus("working", error=said.pop()) if said else poll(job)  # type: ignore[method-assign]
+    assert Process(disk, service).rounds().is_done
+    assert "is working, and the service says: its status 'paused' is not known" in caplog.text
+
+
 def test_a_service_that_does_not_answer_now_is_asked_again() -> None:
     service, disk = Service(5), disk_of(NUMBERS)
     down = iter([ConnectionResetError(), http.error_for(503), TimeoutError()])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from asyncudf._errors.answers import Refusal, answer_of
+from asyncudf._errors.answers import Answer, Refusal, answer_of
+from asyncudf._errors.call_outcome import CallOutcome, outcome_of
 
 
 class AnsweredError(Exception):
@@ -219,3 +220,14 @@ def test_an_exception_without_a_status_may_say_it() -> None:
     assert answer_of(error).refusal == Refusal(3.0, may_retry=True)
     assert answer_of(AnsweredError(None, Retry_After="3")).refusal == Refusal(3.0, may_retry=True)
     assert answer_of(ValueError("of the row")).refusal is None
+
+
+@pytest.mark.parametrize(
+    "details",
+    [{"code": "429", "status": "open"}, {"status": 503}, {"type": "INTERNAL"}, [{"field": "a", "type": "api_error"}]],
+)
+def test_details_of_an_exception_of_the_users_are_of_the_row(details: Any) -> None:
+    """A row that was to be rejected waited and was called again, without an end; or it opened the breaker."""
+    error = type("InvalidOrderError", (Exception,), {"details": details})()
+    assert answer_of(error) == Answer()
+    assert outcome_of(error) is CallOutcome.NOTHING

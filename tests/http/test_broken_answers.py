@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import requests
 from google import genai
 from google.genai.types import HttpOptions, HttpRetryOptions
+from openai.lib._parsing._completions import parse_function_tool_arguments
+from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 from asyncudf import CircuitBreaker, RetryStrategy
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
@@ -176,6 +179,9 @@ async def test_an_error_is_what_its_status_says(client: Client, kind: str) -> No
     assert (is_retryable(error), outcome_of(error) is CallOutcome.DOWN) == (False, False)
 
 
+TOOL: Any = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {}}}
+
+
 def of_the_function() -> list[Exception]:
     found: list[Exception] = []
     for read in (
@@ -185,6 +191,8 @@ def of_the_function() -> list[Exception]:
         lambda: [].text,  # type: ignore[attr-defined]
         lambda: httpx.Response(200, content=b"{}").jsn,  # type: ignore[attr-defined]
         lambda: (_ for _ in ()).throw(AssertionError("of a row")),
+        lambda: parse_function_tool_arguments(input_tools=[TOOL], function=Function(name="f", arguments='{"a": ')),
+        lambda: openai.OpenAI(api_key="k").webhooks.unwrap("{", {}, secret="whsec_a"),
     ):
         try:
             read()
@@ -196,10 +204,20 @@ def of_the_function() -> list[Exception]:
 def test_what_the_function_reads_itself_is_its_own() -> None:
     """As the JSON of a row, or of a model's text: no other attempt changes it."""
     errors = of_the_function()
-    assert len(errors) == 8
+    assert len(errors) == 10
     for error in errors:
         assert (outcome_of(error), is_retryable(error)) == (CallOutcome.NOTHING, False)
         assert "the answer" not in message_of(error)
+
+
+def test_a_page_of_the_function_is_its_own_where_no_client_returns_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of a function that reads pages was repeated, and opened the breaker."""
+    page = "<html>please log in</html>"
+    with pytest.raises(AttributeError) as caught:
+        page.decode()  # type: ignore[attr-defined]
+    for client in ("openai", "anthropic"):
+        monkeypatch.delitem(sys.modules, client)
+    assert (outcome_of(caught.value), is_retryable(caught.value)) == (CallOutcome.NOTHING, False)
 
 
 def test_a_page_of_another_encoding_is_the_rows() -> None:

@@ -89,14 +89,18 @@ async def by_google(url: str, **options: Any) -> None:
         await client.models.generate_content(model="m", contents="Hei")
 
 
-async def by_botocore(url: str, **options: Any) -> None:
-    def ask() -> None:
-        session = botocore.session.get_session()
-        session.set_credentials("key", "secret")
-        client = session.create_client("sqs", "eu-north-1", endpoint_url=url, config=Config(**options))
-        client.list_queues()
+def client_of_aws(service: str, url: str, **options: Any) -> Any:
+    session = botocore.session.get_session()
+    session.set_credentials("key", "secret")
+    return session.create_client(service, "eu-north-1", endpoint_url=url, config=Config(**options))
 
-    await asyncio.to_thread(ask)
+
+async def by_botocore(url: str, **options: Any) -> None:
+    await asyncio.to_thread(lambda: client_of_aws("sqs", url, **options).list_queues())
+
+
+async def by_dynamodb(url: str, **options: Any) -> None:
+    await asyncio.to_thread(lambda: client_of_aws("dynamodb", url, **options).list_tables())
 
 
 async def by_redis(url: str, **options: Any) -> None:
@@ -150,7 +154,8 @@ ROWS: list[tuple[str, Callable[..., Awaitable[None]], dict[str, Any]]] = [  # wi
     ("openai", by_openai, {"max_retries": 0}),
     ("anthropic", by_anthropic, {"max_retries": 0}),
     ("google-genai", by_google, {"retry_options": HttpRetryOptions(attempts=1)}),
-    ("botocore", by_botocore, {"retries": {"total_max_attempts": 1}}),
+    ("most services", by_botocore, {"retries": {"total_max_attempts": 1}}),
+    ("DynamoDB", by_dynamodb, {"retries": {"total_max_attempts": 1}}),
     ("`Redis(...)`", by_redis, {"retry": Retry(NoBackoff(), 0)}),
     ("`Redis.from_url(...)`", by_redis_of_a_url, {}),
     ("a GET", by_aiohttp_get, {"repeats": False}),

@@ -135,6 +135,17 @@ def test_rows_are_submitted_today_and_collected_in_another_session(spark, servic
     assert "nothing was submitted with the state" in capsys.readouterr().err
 
 
+def test_a_state_of_an_earlier_version_goes_on(service, rows, tmp_path):
+    """The function in it has none of the fields that came since. It was an AttributeError, and paid jobs were lost."""
+    old = batch_function("value bigint, label string", parse=read)(ask.__wrapped__)
+    del vars(old.spec)["takes_named"], vars(old.spec)["named_vectors"], vars(old.options)["open_timeout"]
+    budget = Budget(1000, "tokens", reserve=10, settle=lambda n, answer: answer["tokens"])
+    submit(rows, old, "n", service=Findable(service.url), state=tmp_path / "state", budget=budget)
+    submission = Submission.open(tmp_path / "state")
+    assert submission.wait().spent == {"tokens": 75.0}
+    assert everything(submission)[1] == []
+
+
 def test_what_is_not_done_is_left_out_or_cancelled(service, rows, tmp_path, monkeypatch):
     """The time to wait is shorter than that between two looks: the last look is at its end."""
     now = [0.0]

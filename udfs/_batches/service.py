@@ -52,7 +52,7 @@ class JobStatus:
         state: a `JobState`, or its value, such as "working".
         answers: how many requests have an answer or an error by now; None if the service does not say. A `fetch` that
             gives fewer is repeated.
-        error: why the job has failed or was refused.
+        error: why the job has failed or was refused; of a job at work, a warning for the log.
 
     >>> JobStatus("working", answers=10).state
     <JobState.WORKING: 'working'>

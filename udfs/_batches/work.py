@@ -319,14 +319,15 @@ def _failed(
     work: Work, over: OverJob, arguments: Sequence[Any], costs: _Costs, error: BaseException, number: int
 ) -> Result:
     """What has come of a request that the service has an error for; its job has this number of requests."""
-    outcome = Failure(error).outcome
-    is_unanswered = issubclass(type(error), NotAnsweredError)
-    may_be_mended = is_unanswered or outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
+    failure = Failure(error)
+    # A quota that is used up is the account's: the job of the next attempt is not taken, and `wait` says why.
+    is_unanswered = issubclass(type(error), NotAnsweredError) or failure.answer.quota is not None
+    may_be_mended = is_unanswered or failure.outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
     if over.state is JobState.FAILED:
         if may_be_mended:
             return _unanswered(work, over, None, number)
         return Result("failed", None, dead_letter(work, error, over.attempt), False, costs.nothing, None)
-    was_asked = not is_unanswered and outcome is not CallOutcome.THROTTLED
+    was_asked = not is_unanswered and failure.outcome is not CallOutcome.THROTTLED
     spent, unsettled = costs.of(arguments, error) if was_asked else (costs.nothing, None)
     kind = over.next if may_be_mended else "failed"
     return Result(kind, None, dead_letter(work, error, over.attempt), False, spent, None, unsettled)

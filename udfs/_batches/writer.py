@@ -257,6 +257,8 @@ class Writer:
                 over.append(one)
                 works = True
             else:
+                if error:
+                    logger.warning("job %s is %s, and the service says: %s", part.job, state.value, error)
                 self.states[part.id] = state
                 is_waiting = True
         self._add(refused)

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from .bodies import (
     LEAST_ERROR,
+    MOST_ERRORS,
     MOST_STATUS,
     THROTTLING,
     TRANSIENT,
     USED_UP,
     canonical,
     codes_in,
+    item,
     parsed,
     status_in,
     wait_in,
@@ -219,10 +221,17 @@ def _refusal_inside(group: Sequence[Answer]) -> Refusal | None:
 
 def _bodies(outcome: Any, response: Any) -> list[Any]:
     """The body of the response of an exception, as far as a client has read it: JSON, or what it has made of it."""
-    found = [*_attributes(outcome, "body", "details"), response]
+    found = [_attribute(outcome, "body"), response, *_details(outcome)]
     if response is not None:
         found.append(_attribute(response, "_content"))  # of httpx and requests: their `content` may read, and wait
     return [body for body in map(parsed, found) if type(body) in (dict, list)]
+
+
+def _details(outcome: Any) -> Iterator[list[Any]]:
+    """What is a body: clients of Google have one in `details`, and other exceptions what is wrong with a row."""
+    details = _attribute(outcome, "details")
+    each = details if type(details) is list else [details]
+    yield [one for one in each[:MOST_ERRORS] if type(one) is not dict or item(one, "error", "Error") is not None]
 
 
 def _outcomes(outcome: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import FrameType
 from typing import Any
 
@@ -11,11 +12,13 @@ from .safe import tried, type_name
 from .traces import frames_of, related
 
 # An answer is broken if one of these has read it. What the function itself reads, such as the JSON of a row or the text
-# of a model, is its own.
+# of a model, is its own; also if a client's helper reads it, such as `openai.lib` the arguments of a tool.
 CLIENTS = (
-    "aiohttp.", "httpx.", "httpx2.", "requests.", "urllib3.", "openai.", "anthropic.", "google.genai.",
+    "aiohttp.", "httpx.", "httpx2.", "requests.", "urllib3.", "openai._", "anthropic._", "google.genai.",
     "google.api_core.", "google.auth.", "google.cloud.", "botocore.", "aiobotocore.", "elastic_transport.",
 )  # fmt: skip
+GIVE_PAGES = {"openai", "anthropic"}  # they return the text of an answer that says it is no JSON
+EVENTS = ("anthropic.lib.streaming.",)
 DECODERS = ("json.", "simplejson.", "codecs.", "encodings.")
 UNREADABLE = ("ContentTypeError", "DecodingError", "ContentDecodingError", "DecodeError", "ResponseParserError")
 LEAST_ERROR = 400  # status; such an answer is what its status says
@@ -40,9 +43,9 @@ def _broken(error: BaseException) -> str | bytes | None:
     """The body that could not be read, empty where it is not known; None for any other error."""
     kind: Any = type(error)
     if issubclass(kind, AttributeError):
-        # openai and anthropic return the text of an answer that says it is no JSON.
         text = tried(lambda: error.obj)  # type: ignore[attr-defined]
-        return text if type(text) is str and _is_page(text) else None
+        is_given = type(text) is str and _is_page(text) and not GIVE_PAGES.isdisjoint(sys.modules)
+        return text if is_given else None
     if not (
         issubclass(kind, (json.JSONDecodeError, UnicodeDecodeError, AssertionError)) or type_name(error) in UNREADABLE
     ):
@@ -50,10 +53,10 @@ def _broken(error: BaseException) -> str | bytes | None:
     readers = [frame for frame in reversed(frames_of(error)) if not _is_of(frame, DECODERS)]
     if issubclass(kind, UnicodeDecodeError) and readers and readers[0].f_code.co_name == "text":
         del readers[0]  # the function may have asked for a page that is written otherwise
+    if issubclass(kind, AssertionError):  # a stream without a single event
+        return "" if readers and _is_of(readers[0], EVENTS) else None
     if not readers or not _is_of(reader := readers[0], CLIENTS):
         return None
-    if issubclass(kind, AssertionError):  # a stream without a single event
-        return "" if _is_of(reader, ("anthropic.",)) else None
     response = reader.f_locals.get("self")
     for holder in (error, response):
         status = tried(lambda: getattr(holder, "status_code", None) or holder.status)  # type: ignore[union-attr] # noqa: B023

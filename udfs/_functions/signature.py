@@ -175,15 +175,16 @@ class FunctionSpec:
     parameters: tuple[str, ...]  # those filled by columns, the first of them if there are fewer columns
     required: int  # how many of them have no default
     variadic: bool  # whether it has *columns
-    takes_named: bool  # whether it has **columns
     context_parameter: str | None
     resources: Mapping[str, Callable[..., Any]]
     vectors: tuple[Vector, ...]  # one for each of `parameters`, then that of *columns; empty for a function of scalars
-    named_vectors: Vector | None  # that of **columns
     returns: str | None  # DDL, as far as the annotation tells
     unread: str | None = None  # why the annotation of the result, if there is one, tells no type
     keyed_by: tuple[str, ...] = ()  # the parameters that make the keys of limits and budgets
     answers: Answers = Answers.UNSAID  # of a vectorized function
+    # States of submissions have specs of earlier versions, so what was added since has a default.
+    takes_named: bool = False  # whether it has **columns
+    named_vectors: Vector | None = None  # that of **columns
 
     @property
     def full_name(self) -> str:
@@ -427,7 +428,7 @@ def _read_async_function(function: AsyncFunction) -> FunctionSpec:
             raise FunctionError(f"{name}.{method} must be declared async def")
     if inspect.iscoroutinefunction(function.timeout):
         raise FunctionError(f"{name}.timeout must be a plain def: it is called at the deadline and may not wait")
-    return FunctionSpec(function, name, FunctionKind.ASYNC_FUNCTION, (), 0, False, False, None, {}, (), None, None)
+    return FunctionSpec(function, name, FunctionKind.ASYNC_FUNCTION, (), 0, False, None, {}, (), None)
 
 
 def _read_callable(function: Any, options: Options) -> FunctionSpec:

@@ -10,8 +10,10 @@ from typing import Any
 
 from .._batches.service import BatchRequest, BatchService, JobState, JobStatus, NotAnsweredError
 from .._errors.answers import answer_of
+from .._errors.bodies import status_in
 from .._errors.checks import amount, optional, text
 from .._errors.safe import safe_repr
+from .._errors.waits import number_in
 from .._stores.base import need
 from ..http import error_for
 from ._clients import CachedClient, answers_of, lines_of, not_answered
@@ -28,6 +30,7 @@ STATES = {
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }
+ENDS = ("completed", "expired", "cancelled", "failed")
 QUEUE_IS_FULL = "token_limit_exceeded"  # of a job that has failed because others wait
 NOT_ANSWERED = ("batch_expired", "batch_cancelled")  # of a line in the file of errors
 GONE = (404, 410)  # status of a file that nobody will read any more
@@ -84,13 +87,17 @@ class OpenAIBatches(CachedClient, BatchService):
 
     def poll(self, job: str) -> JobStatus:
         found = self.client.batches.retrieve(job)
-        state, counts, errors = STATES.get(found.status, JobState.WORKING), found.request_counts, _errors(found)
+        state, counts, errors = _state(found), found.request_counts, _errors(found)
         if state is JobState.FAILED and any(error.code == QUEUE_IS_FULL for error in errors):
             state = JobState.REFUSED
         answers = None if counts is None else (counts.completed or 0)
         if answers is not None and state is JobState.ENDED:
             answers += counts.failed or 0
-        return JobStatus(state, answers, "; ".join(f"{error.code}: {error.message}" for error in errors[:3]))
+        if state is None:
+            return JobStatus(JobState.WORKING, answers, f"its status {safe_repr(found.status)} is not known")
+        other = getattr(found, "errors", None)  # in a form of its own
+        why = "; ".join(f"{error.code}: {error.message}" for error in errors[:3])
+        return JobStatus(state, answers, why or ("" if hasattr(other, "data") else str(other or "")))
 
     def fetch(self, job: str) -> Iterator[tuple[str, Any]]:
         found = self.client.batches.retrieve(job)
@@ -136,10 +143,17 @@ def _client() -> Any:
     return OpenAI(max_retries=0)
 
 
+def _state(job: Any) -> JobState | None:
+    """The state of a job; of a status that is not known that of the time that it has, if it is over."""
+    if (state := STATES.get(str(job.status).lower())) is not None:
+        return state
+    return next((STATES[name] for name in ENDS if getattr(job, f"{name}_at", None) is not None), None)
+
+
 def _errors(job: Any) -> Sequence[Any]:
     """Why a job has failed; services with the same interface may leave the field out."""
-    errors = getattr(job, "errors", None)
-    return (errors.data or []) if errors is not None else []
+    found = getattr(getattr(job, "errors", None), "data", None)
+    return found if isinstance(found, list) else []
 
 
 def _answer(row: dict[str, Any]) -> Any:
@@ -148,9 +162,10 @@ def _answer(row: dict[str, Any]) -> Any:
     status, body = (response.get("status_code"), response.get("body")) if isinstance(response, dict) else (None, None)
     if isinstance(error, dict) and error.get("code") in NOT_ANSWERED:
         return NotAnsweredError(f"the request has no answer: {error.get('message') or error['code']}")
-    number = status if type(status) is int else 0
+    number = number_in(status) or 0
     if error or 400 <= number <= 599:
-        return error_for(number if 400 <= number <= 599 else 500, body=json.dumps(body or error))
+        number = number if 400 <= number <= 599 else status_in({"error": error}) or 500
+        return error_for(int(number), body=json.dumps(body or error))
     if not 200 <= number <= 299 or not isinstance(body, dict) or not body:
         why = f"the line for it has the status {safe_repr(status)}"
         return not_answered(f"{why} and the body {safe_repr(body)}", why)
