@@ -61,3 +61,14 @@ def test_names_stay_out_of_the_log_where_they_may_be_of_the_input(caplog: pytest
     assert run_rows(secret, ["SECRET"]) == [{"n": 1}]
     assert "further fields (1)" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+def test_a_name_that_cannot_be_printed_fails_no_row() -> None:
+    class Name(str):
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    async def named(x: int) -> Any:
+        return {"n": x, Name("a"): 1, Name("b"): 2}
+
+    assert run_rows(named, [1], returnType="n int") == [{"n": 1}]

@@ -1,5 +1,7 @@
 """A value that Python cannot read, such as bytes that are no UTF-8 in a string, is the fault of its row alone."""
 
+import re
+
 import pytest
 
 from asyncudf import DEAD_LETTERS, AsyncStream, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
@@ -9,16 +11,18 @@ pytestmark = pytest.mark.spark
 
 BYTES = "cast(X'FFFE41' AS string)"
 KINDS = {
-    "text": ("string", f"if(id = 1, {BYTES}, 'ok')", "bytes that are not UTF-8: .*make_valid_utf8"),
-    "text in an array": ("array<string>", f"array('a', if(id = 1, {BYTES}, 'ok'))", "bytes that are not UTF-8"),
-    "text in a struct": ("s struct<x: string>", f"named_struct('x', if(id = 1, {BYTES}, 'ok'))", "that are not UTF-8"),
-    "key of a map": ("map<string, int>", f"map(if(id = 1, {BYTES}, 'ok'), 1)", "bytes that are not UTF-8"),
+    "text": (f"if(id = 1, {BYTES}, 'ok')", "bytes that are not UTF-8: .*make_valid_utf8"),
+    "text in an array": (f"array('a', if(id = 1, {BYTES}, 'ok'))", "bytes that are not UTF-8"),
+    "text in a struct": (f"named_struct('x', if(id = 1, {BYTES}, 'ok'))", "bytes that are not UTF-8"),
+    "key of a map": (f"map(if(id = 1, {BYTES}, 'ok'), 1)", "bytes that are not UTF-8"),
     "moment": (
-        "timestamp",
         "if(id = 1, timestamp_micros(253402300800000000 + 86400000000), timestamp'2026-01-01 00:00:00')",
         r"a moment that is not in the years 1 to 9999: CAST\(t AS STRING\)",
     ),
-    "day": ("date", "if(id = 1, date_add(date'9999-12-31', 1), date'2026-01-01')", "not in the years 1 to 9999"),
+    "day": (
+        "if(id = 1, date_add(date'9999-12-31', 1), date'2026-01-01')",
+        "a moment that is not in the years 1 to 9999",
+    ),
 }
 
 
@@ -32,7 +36,7 @@ def rows(spark):
     """Three rows, of which the second cannot be read, beside columns of each type that can."""
 
     def make(kind: str = "text"):
-        return spark.range(0, 3, 1, 1).selectExpr("id", f"{KINDS[kind][1]} AS value")
+        return spark.range(0, 3, 1, 1).selectExpr("id", f"{KINDS[kind][0]} AS value")
 
     return make
 
@@ -49,15 +53,23 @@ def test_a_table_function_gets_text_as_spark_sends_it(rows):
     assert sorted(map(tuple, found)) == [(0, 1), (1, 1), (2, 1)], "Spark itself replaces the bytes there"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_error_says_what_the_value_is_and_what_to_write(rows, kind):
-    captured = ordered_wait(rows(kind), one, "id", "value", on_error="capture", as_="r").select("r.*").collect()
-    assert [row.value for row in captured] == [1, None, 1]
-    error = captured[1].error
-    assert (error.type, error.attempts) == ("UnreadableError", 0)
-    assert error.message.startswith("the input of one (column value, ")
-    with pytest.raises(Exception, match=KINDS[kind][2]):
-        rows(kind).select(one.with_options(on_error="raise")("id", "value")).collect()
+def test_the_error_says_what_the_value_is_and_what_to_write(spark, rows):
+    stream = AsyncStream(
+        spark.range(0, 3, 1, 1).selectExpr("id", *(f"{sql} AS `{kind}`" for kind, (sql, _) in KINDS.items()))
+    )
+    for number, kind in enumerate(KINDS):
+        stream = stream.ordered_wait(one, "id", kind, on_error="capture", as_=f"r{number}")
+    results = [f"r{number}" for number in range(len(KINDS))]
+    captured = stream.to_df().select(*results).collect()
+    for result, (kind, (_, message)) in zip(results, KINDS.items(), strict=True):
+        assert [row[result].value for row in captured] == [1, None, 1]
+        error = captured[1][result].error
+        assert (error.type, error.attempts) == ("UnreadableError", 0)
+        assert re.match(rf"the input of .* \(column {kind}, .* has {message}", error.message), error.message
+    with pytest.raises(
+        Exception, match=r"the input of one \(column 2, string\) has bytes that are not UTF-8: .*valid_utf8"
+    ):
+        rows().select(one.with_options(on_error="raise")("id", "value")).collect()
 
 
 def test_no_call_is_made_for_it(rows, journal):

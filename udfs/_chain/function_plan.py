@@ -16,6 +16,7 @@ from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.validation import validator
 from .._arrow.vectors import SinkCodec, VectorCodec
 from .._engine.calls.invokers import with_own_arguments
+from .._errors.safe import safe_repr
 from .._errors.type_mismatch import check_awaited, listed
 from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.options import OnError, Options
@@ -138,7 +139,7 @@ class FieldsDropped:
         if path in self._told:
             return
         self._told.add(path)
-        fields = f"further fields ({len(names)})" if self._redacted else listed(sorted(names, key=repr))
+        fields = f"further fields ({len(names)})" if self._redacted else listed(sorted(names, key=safe_repr))
         where = f" of {path!r}" if path else ""
         logger.warning(
             "%s returned %s%s that its type does not declare: left out, here and in later rows. Declare what you need; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .._errors.exceptions import FatalError, OptionError, ResultError
 from .._errors.figures import commonest
@@ -114,6 +114,12 @@ class FailureBudget:
             self.spent(self._own)
 
 
+class OpenRow(Protocol):
+    """A row that was under way."""
+
+    is_done: bool
+
+
 # What code raises that is wrong itself, or whose answers are not as it expects.
 MISTAKES = (ResultError, TypeError, AttributeError, NameError, KeyError, IndexError, ImportError)
 
@@ -122,34 +128,57 @@ class FirstRows:
     """Ends a task whose first rows have all failed with a mistake of the function's own.
 
     For `on_error="null"` without `max_failures`: nobody sees such a mistake in a column of NULLs.
+
+    Args:
+        under_way: the rows that have been taken and are not done.
     """
 
+    # A mistake is quick, and a good call may be slow: so the rows that are under way when enough have failed are waited
+    # for.
+    #
     # _failures: the rows of the task so far; None: one has not failed so, or the task has ended
+    # _earlier: the rows that were under way when enough had failed, less some that are done since; None before
 
-    def __init__(self, task: CallingTask, *, redacted: bool) -> None:
-        self._task, self._redacted = task, redacted
+    def __init__(self, task: CallingTask, under_way: Callable[[], list[OpenRow]], *, redacted: bool) -> None:
+        self._task, self._under_way, self._redacted = task, under_way, redacted
         self._failures: Failures | None = Failures()
+        self._earlier: list[OpenRow] | None = None
         self.error: FatalError | None = None
 
     def note(self, errors: Sequence[BaseException], rows: int) -> None:
         """The rows of a call are done; those with these errors have failed."""
         if (failures := self._failures) is None or not errors:
             return
-        totals = self._task.counters.totals
-        others = self._task.counters.rows_done - totals.null_rows - failures.failed
-        if others or len(errors) < rows or not all(issubclass(type(one), MISTAKES) for one in errors):
+        if self._has_others(failures) or len(errors) < rows or not all(issubclass(type(e), MISTAKES) for e in errors):
             self._failures = None
             return
         examples = [error_text(error, redacted=self._redacted) for error in errors[:EXAMPLES]]
         failures.add(rows, Counter(map(type_name, errors)), examples)
-        if failures.failed >= FIRST_ROWS:
-            self._failures = None
-            self.error = FatalError(_always_wrong(self._task.name, failures))
-            self.error.option = "max_failures"
-            self._task.fail(self.error)
+        if failures.failed < FIRST_ROWS:
+            return
+        if self._earlier is None:
+            self._earlier = self._under_way()
+        while self._earlier and self._earlier[-1].is_done:
+            self._earlier.pop()
+        if not self._earlier:
+            self._end(failures)
 
     def finish(self) -> None:
-        """The task has ended before: a few rows say nothing."""
+        """All rows are done: none is under way any more."""
+        failures = self._failures
+        if failures is not None and failures.failed >= FIRST_ROWS and not self._has_others(failures):
+            self._end(failures)
+
+    def _has_others(self, failures: Failures) -> bool:
+        """Whether rows are done that have not failed so; those with NULL that were not called are none."""
+        counters = self._task.counters
+        return counters.rows_done - counters.totals.null_rows > failures.failed
+
+    def _end(self, failures: Failures) -> None:
+        self._failures = None
+        self.error = FatalError(_always_wrong(self._task.name, failures))
+        self.error.option = "max_failures"
+        self._task.fail(self.error)
 
 
 def _always_wrong(function: str, failures: Failures) -> str:

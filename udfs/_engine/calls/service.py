@@ -100,7 +100,7 @@ class Service:
         if options.max_failures is not None:
             self.failures = FailureBudget(operator, options.max_failures, redacted=options.redacted)
         elif options.on_error is OnError.NULL:
-            self.failures = FirstRows(operator, redacted=options.redacted)
+            self.failures = FirstRows(operator, operator.rows_under_way, redacted=options.redacted)
         self._refusals = RefusalGate(
             operator,
             pool,

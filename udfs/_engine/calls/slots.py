@@ -138,6 +138,9 @@ class CallingOperator(Protocol):
     def has_work(self) -> bool:  # whether a slot would find something to do
         ...
 
+    def rows_under_way(self) -> list[Any]:  # those that have their places and are not done
+        ...
+
     def has_rows(self) -> bool:  # whether a free slot would find a row that was never called, now or after a lookup
         ...
 

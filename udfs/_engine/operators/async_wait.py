@@ -440,6 +440,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def has_rows(self) -> bool:
         return self._may_form_call() or (self._sharing is not None and self._sharing.is_waiting)
 
+    def rows_under_way(self) -> list[Any]:
+        """The rows that have their places and are not done; markers are from the start."""
+        return [entry for entry in self._queue.entries if not entry.is_done]
+
     def has_work(self) -> bool:
         if self._finished.done():
             return False
