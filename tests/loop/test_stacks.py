@@ -72,6 +72,23 @@ def test_a_signal_prints_waits_and_stacks(capfd: pytest.CaptureFixture[str]) -> 
     assert "The thread of the event loop is at:" in printed
 
 
+def test_a_signal_prints_where_a_plain_def_hangs(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its coroutine waits in this library: the thread is where the call is."""
+    told = threading.Event()
+
+    def hangs_here(x: int) -> int:
+        if x == 0:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            threading.Timer(0.5, told.set).start()
+        assert told.wait(PATIENCE)
+        return x
+
+    assert pa.concat_arrays(column(hangs_here, [pa.array([0, 1, 2])], "int")).to_pylist() == [0, 1, 2]
+    printed = capfd.readouterr().err
+    assert "Its threads that run calls: " in printed
+    assert "in hangs_here\n" in printed
+
+
 def test_a_handler_of_the_users_is_called_too_and_set_back(
     own_handler: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:

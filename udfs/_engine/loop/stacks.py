@@ -1,4 +1,4 @@
-"""What the tasks of this process wait for, and the stacks of their coroutines: printed at a signal, SIGUSR1."""
+"""What the tasks of this process wait for, and the stacks of their coroutines and threads: printed at SIGUSR1."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
 from ..._errors.safe import presentable
 from ..._errors.traces import OWN
-from .event_loops import awaited
+from .event_loops import awaited, call_threads
 
 SIGNAL = getattr(signal, "SIGUSR1", None)  # Windows has none
+LEFT_OUT = (OWN, contextlib.__file__, threading.__file__)  # files whose frames are not shown
 TRIES = 5  # to list the coroutines of a loop that goes on meanwhile
 
 
@@ -74,8 +75,8 @@ class Listener:
         if self._thread is not None and (frame := sys._current_frames().get(self._thread.ident or 0)) is not None:
             lines.append("The thread of the event loop is at:\n" + "".join(traceback.format_stack(frame)).rstrip())
         if self._loop is not None:
-            lines.append(coroutine_stacks(self._loop))
-        return "\n".join(lines)
+            lines += [coroutine_stacks(self._loop), thread_stacks(self._loop)]
+        return "\n".join(filter(None, lines))
 
 
 def _is_caught() -> bool:
@@ -103,9 +104,21 @@ def _print_all(number: int, frame: FrameType | None) -> None:
 
 def coroutine_stacks(loop: asyncio.AbstractEventLoop) -> str:
     """The stacks of all coroutines of a loop, from the outermost call; equal ones once, with their number."""
-    stacks = Counter(_stack_of(task) for task in _tasks(loop))
-    shown = [f"{number:,} x\n{stack}" for stack, number in stacks.most_common() if stack]
-    return "\n".join([f"Its coroutines: {stacks.total():,}", *shown])
+    stacks = [_stack_of(task) for task in _tasks(loop)]
+    return "\n".join([f"Its coroutines: {len(stacks):,}", *_counted(stacks)])
+
+
+def thread_stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """The same of the threads that run a plain `def`; "" if there are none."""
+    frames = sys._current_frames()
+    innermost = [frame for thread in call_threads(loop) if (frame := frames.get(thread.ident or 0)) is not None]
+    stacks = [_shown([one for one, _ in traceback.walk_stack(frame)][::-1]) for frame in innermost]
+    busy = [*filter(None, stacks)]  # a thread that is free is in this library alone
+    return "\n".join([f"Its threads that run calls: {len(busy):,}", *_counted(busy)]) if busy else ""
+
+
+def _counted(stacks: Iterable[str]) -> Sequence[str]:
+    return [f"{number:,} x\n{stack}" for stack, number in Counter(stacks).most_common() if stack]
 
 
 def _tasks(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[Any]]:
@@ -116,10 +129,14 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[Any]]:
 
 
 def _stack_of(task: asyncio.Task[Any]) -> str:
-    """The frames of a task's coroutine and of those that it awaits, without this library's; "" if it has no others."""
+    """The frames of a task's coroutine and of those that it awaits."""
     # Not `Task.get_stack`: of a coroutine that waits it gives the outermost frame alone.
-    frames = [frame for one in awaited(task.get_coro()) if (frame := _frame_of(one)) is not None]
-    own = [frame for frame in frames if not frame.f_code.co_filename.startswith((OWN, str(contextlib.__file__)))]
+    return _shown(frame for one in awaited(task.get_coro()) if (frame := _frame_of(one)) is not None)
+
+
+def _shown(frames: Iterable[FrameType]) -> str:
+    """Frames from the outermost call, without this library's; "" if there are no others."""
+    own = [frame for frame in frames if not frame.f_code.co_filename.startswith(LEFT_OUT)]
     return "".join(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in own).format()).rstrip()
 
 

@@ -632,12 +632,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if in_flight and (oldest := self._pool.oldest) < math.inf:
             yield Wait(Waiting.CALL, self.name, oldest, longest)
         begun = self.counters.so_far()["attempts"] + in_flight
-        yield from self._service.waits(begun, is_aside=bool(calls.backlog.aside.attempts) and not in_flight)
+        yield from self._service.waits(begun, calls.backlog.aside)
         if (sharing := self._sharing) is not None:
             if (lease := sharing.claims.wait) is not None:
                 yield lease
             elif sharing.is_waiting:
-                yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done)
+                yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done, left=options.store_timeout)
         if calls.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
             yield Wait(Waiting.BACK_OFF, self.name, most=options.timeout or math.inf, mark=begun)
 
