@@ -304,6 +304,47 @@ def slow_to_close() -> None:
 
 
 OF_KEY = 'for a permit under the limit RateLimit(1, per="minute", scope="task", by="x") for one of its keys, for '
+
+
+class ClosesSlowly(ProcessFunction):
+    def process_element(self, value: Any, context: Any, collector: Any) -> None:
+        collector.collect(value)
+
+    async def close(self) -> None:
+        await asyncio.sleep(25)
+
+
+class TestClosing:
+    def test_a_process_function_is_named(self, told: Callable[[], Told]) -> None:
+        run_stream(lambda stream: stream.process(ClosesSlowly(), "x int"), [{"x": 1}], "x int")
+        assert [text.partition(";")[0] for text in told()] == [
+            f"ClosesSlowly has waited for {age} s for resources to close, for 30 s at most" for age in (10, 20)
+        ]
+
+    @pytest.mark.parametrize("ends", ["a row fails", "another one does not open"])
+    def test_so_is_what_closes_after_an_error(self, ends: str, told: Callable[[], Told]) -> None:
+        """A task that was to fail stood still for the limit of each of its resources, and said nothing."""
+
+        class Slow:
+            async def __aenter__(self) -> None: ...
+
+            async def __aexit__(self, *error: object) -> None:
+                await asyncio.sleep(25)
+
+        async def failing(x: int, slow: Any, other: Any) -> int:
+            raise ValueError(ends)
+
+        async def opens() -> None:
+            if ends != "a row fails":
+                raise ValueError(ends)
+
+        with pytest.raises(AsyncUDFError, match=ends):
+            run_rows(failing, [1], resources={"slow": Slow, "other": client(opens)})
+        assert [text.partition(";")[0] for text in told()] == [
+            f"failing has waited for {age} s for resources to close, for 1 min at most" for age in (10, 20)
+        ]
+
+
 CALL = "for a call that does not return, with no time limit; to change it: attempt_timeout= or timeout="
 # What holds a task up, for how long it has by the first line, and what that line says.
 NAMED: dict[Callable[[], None], tuple[Waiting, str, str]] = {

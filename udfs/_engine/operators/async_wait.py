@@ -181,7 +181,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             async with contextlib.AsyncExitStack() as stack:
                 learner = self._service.learner
                 TELL_LIMITS.set(None if learner is None else learner.tell)
-                stack.callback(self._opening.is_closed)
                 resources = await stack.enter_async_context(opened(self._spec, self._context, self._opening))
                 stack.callback(self._calls.close)
                 await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
@@ -190,7 +189,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 with self._owning_its_end():
                     yield
                     await self._finished
-                self._opening.closes(len(resources))
             self._end_output()
 
     def _open(self, invoker: Invoker) -> None:
