@@ -60,9 +60,7 @@ def test_what_opens_is_told_and_a_signal_prints_the_stacks(standalone, cluster, 
     def told():
         return "".join(path.read_text() for path in standalone.folder.glob(f"*/{application}/*/stderr"))
 
-    line = (
-        r"weather has waited for [1-4](\.\d)? s for resource 'client' to open, for 1 min at most; to change it: "
-    )
+    line = r"weather has waited for [1-4](\.\d)? s for resource 'client' to open, for 1 min at most; to change it: "
     until(lambda: re.search(line, told()), "what opens is told")
     until(lambda: told().count("what its tasks wait for") == 2, "each signal is told")
     assert told().count("The thread of the event loop is at:") == 2

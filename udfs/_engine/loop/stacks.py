@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -36,11 +37,12 @@ class Listener:
     # has set the handler.
     #
     # _open: those of this process; _of_main: those that the main thread has opened. While there is one of these the
-    # handler is set, and the one before it is in _before.
+    # handler is set, and the one before it is in _before. _action: what the system calls then
 
     _open: dict[Listener, None] = {}
     _of_main: dict[Listener, None] = {}
     _before: Any = None
+    _action: int | None = None
 
     def __init__(
         self,
@@ -55,18 +57,20 @@ class Listener:
         if SIGNAL is not None and threading.current_thread() is threading.main_thread():
             self._of_main[self] = None
             before = signal.getsignal(SIGNAL)
-            is_of_c = before is None or (before is signal.SIG_DFL and _is_caught())
+            is_of_c = before is None or (before is signal.SIG_DFL and _action() is not None)
             if before is not _print_all and not is_of_c:
                 with contextlib.suppress(ValueError):  # another interpreter of the process
                     signal.signal(SIGNAL, _print_all)
-                    Listener._before = before
+                    Listener._before, Listener._action = before, _action()
 
     def close(self) -> None:
         """Set the handler back with the last of the main thread, unless it was changed since; may be called again."""
         self._open.pop(self, None)
         self._of_main.pop(self, None)
         is_main = threading.current_thread() is threading.main_thread()
-        if not self._of_main and SIGNAL is not None and is_main and signal.getsignal(SIGNAL) is _print_all:
+        if SIGNAL is None or not is_main or self._of_main:
+            return
+        if signal.getsignal(SIGNAL) is _print_all and _action() == Listener._action:
             signal.signal(SIGNAL, Listener._before)
             Listener._before = None
 
@@ -79,16 +83,15 @@ class Listener:
         return "\n".join(filter(None, lines))
 
 
-def _is_caught() -> bool:
-    """Whether the process has a handler of the signal.
+def _action() -> int | None:
+    """The address of what the system calls at the signal; None: nothing.
 
-    Of one that code in C has set, such as faulthandler, Python does not know, and it cannot call it.
+    Of a handler that code in C has set, such as faulthandler, Python does not know, and it cannot call it.
     """
-    assert SIGNAL is not None
-    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/self/status") as file:  # Linux
-        mask = next(line for line in file if line.startswith("SigCgt:"))
-        return bool(int(mask.split()[1], 16) >> (SIGNAL - 1) & 1)
-    return False
+    action = (ctypes.c_void_p * 64)()  # more than any system's `struct sigaction`, of which the handler is the first
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # no such library
+        ctypes.CDLL(None).sigaction(SIGNAL, None, action)
+    return action[0] if action[0] != signal.SIG_IGN else None
 
 
 def _print_all(number: int, frame: FrameType | None) -> None:
