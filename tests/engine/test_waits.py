@@ -175,6 +175,26 @@ def no_permit_of_a_key() -> None:
     run_rows(quick, [1, 1], rate_limit=limit, timeout=None)
 
 
+async def second(x: int) -> int:
+    await asyncio.sleep(1)
+    return x
+
+
+def no_permit_of_one_key() -> None:
+    """Calls of other keys go on."""
+    limit = RateLimit(1, per="minute", burst=1, by="x", scope="task")
+    run_rows(second, [0, 0, *range(1, 200)], rate_limit=limit, capacity=1, timeout=None)
+
+
+def budget_of_one_key() -> None:
+    async def paid(x: int) -> int:
+        await asyncio.sleep(70 if x == 0 else 1)
+        return x
+
+    rows = [0, 0, *range(1, 200)]
+    run_rows(paid, rows, capacity=2, budget=Budget(1, by="x", reserve=0.9, settle=lambda x, result: 0.1))
+
+
 def budget_that_is_reserved() -> None:
     async def paid(x: int) -> int:
         await asyncio.sleep(70)
@@ -283,22 +303,69 @@ def slow_to_close() -> None:
     run_rows(call, [1], resources=dict.fromkeys("abcd", Client))
 
 
+OF_KEY = 'for a permit under the limit RateLimit(1, per="minute", scope="task", by="x") for one of its keys, for '
+
+
+class ClosesSlowly(ProcessFunction):
+    def process_element(self, value: Any, context: Any, collector: Any) -> None:
+        collector.collect(value)
+
+    async def close(self) -> None:
+        await asyncio.sleep(25)
+
+
+class TestClosing:
+    def test_a_process_function_is_named(self, told: Callable[[], Told]) -> None:
+        run_stream(lambda stream: stream.process(ClosesSlowly(), "x int"), [{"x": 1}], "x int")
+        assert [text.partition(";")[0] for text in told()] == [
+            f"ClosesSlowly has waited for {age} s for resources to close, for 30 s at most" for age in (10, 20)
+        ]
+
+    @pytest.mark.parametrize("ends", ["a row fails", "another one does not open"])
+    def test_so_is_what_closes_after_an_error(self, ends: str, told: Callable[[], Told]) -> None:
+        """A task that was to fail stood still for the limit of each of its resources, and said nothing."""
+
+        class Slow:
+            async def __aenter__(self) -> None: ...
+
+            async def __aexit__(self, *error: object) -> None:
+                await asyncio.sleep(25)
+
+        async def failing(x: int, slow: Any, other: Any) -> int:
+            raise ValueError(ends)
+
+        async def opens() -> None:
+            if ends != "a row fails":
+                raise ValueError(ends)
+
+        with pytest.raises(AsyncUDFError, match=ends):
+            run_rows(failing, [1], resources={"slow": Slow, "other": client(opens)})
+        assert [text.partition(";")[0] for text in told()] == [
+            f"failing has waited for {age} s for resources to close, for 1 min at most" for age in (10, 20)
+        ]
+
+
 CALL = "for a call that does not return, with no time limit; to change it: attempt_timeout= or timeout="
 # What holds a task up, for how long it has by the first line, and what that line says.
 NAMED: dict[Callable[[], None], tuple[Waiting, str, str]] = {
     slow_call: (Waiting.CALL, "30 s", CALL),
-    no_permit: (Waiting.PERMIT, "30 s", 'for a permit under the limit RateLimit(1, per="minute", scope="task"), with'),
-    no_permit_of_a_key: (Waiting.PERMIT, "30 s", "for a permit under the limit RateLimit(1, "),
-    budget_that_is_reserved: (Waiting.PERMIT, "30 s", "for a permit under the limit 1 USD, "),
+    no_permit: (
+        Waiting.PERMIT, "30 s",
+        'for a permit under the limit RateLimit(1, per="minute", scope="task"), for 1 min at most; ',
+    ),
+    no_permit_of_a_key: (Waiting.PERMIT, "30 s", f"{OF_KEY}1 min at most; "),
+    no_permit_of_one_key: (Waiting.PERMIT, "30 s", f"{OF_KEY}59 s at most; "),
+    budget_that_is_reserved: (Waiting.PERMIT, "30 s", "for a permit under the limit 1 USD, with no time limit; "),
+    budget_of_one_key: (Waiting.PERMIT, "30 s", 'for a permit under the limit 1 USD by "x" for one of its keys, with'),
     refusals: (Waiting.REFUSAL, "30 s", "for the service, which refuses calls, for 3 min at most; to change it: time"),
     open_breaker: (Waiting.BREAKER, "30 s", "for the circuit breaker to close, for 1 min 40 s at most; to change it: "),
     back_off: (Waiting.BACK_OFF, "30 s", "for the next attempt of rows that failed, for 3 min at most; to change it: "),
     lease_of_another_task: (Waiting.LEASE, "30 s", "for the calls of other tasks for equal rows, for 1 min 10 s at mo"),
-    slow_store: (Waiting.STORE, "30 s", "for the result store, "),
+    slow_store: (Waiting.STORE, "30 s", "for the result store, for 2 min 10 s at most; to change it: store_timeout="),
     no_input: (Waiting.INPUT, "30 s", "for input: what comes before in the query has given no row, with no time limit"),
     spark_that_does_not_read: (Waiting.SPARK, "30 s", "for Spark to read results: what comes behind in the query is"),
     coordinator_gone: (Waiting.COORDINATOR, "10 s", "for an answer of the coordinator, for 30 s at most"),
-    slow_to_close: (Waiting.CLOSING, "30 s", "for resources to close, for 2 min at most"),
+    slow_to_close: (Waiting.CLOSING, "10 s", "for resources to close, for 2 min at most"),
 }  # fmt: skip
 
 
@@ -343,14 +410,10 @@ def test_its_times_are_those_of_the_options() -> None:
 
 def test_a_job_that_goes_on_says_nothing(told: Callable[[], Told]) -> None:
     """However long it takes, and though it always waits for something."""
-
-    async def second(x: int) -> int:
-        await asyncio.sleep(1)
-        return x
-
-    limit = RateLimit(2, burst=1, scope="task")
+    limit, by_key = (RateLimit(2, burst=1, scope="task", by=by) for by in (None, "x"))
     assert run_rows(second, range(300), capacity=2) == [*range(300)]
     assert run_rows(second, range(300), rate_limit=limit, capacity=5) == [*range(300)]
+    assert run_rows(second, [1] * 300, rate_limit=by_key, capacity=5) == [1] * 300  # all but one aside, for minutes
     assert told() == []
 
 
@@ -372,6 +435,22 @@ def test_a_service_whose_calls_are_long_is_told_seldom(told: Callable[[], Told])
 
     run_rows(long, range(100), capacity=1)
     assert 2 <= len(told()) <= math.log2(100 * 60 / LONG) + 1
+
+
+def test_a_hang_is_told_in_a_task_that_has_had_many_long_waits() -> None:
+    """The pauses between lines had doubled to hours, for which a call that hangs was not told."""
+    now = 0.0
+    lines: list[str] = []
+    waits = TaskWaits(lambda: now, lines.append)
+    for second in range(1000 * 40):
+        now = float(second)
+        waits.look([Wait(Waiting.CALL, "f", since=now - second % 40)])
+    before, begun = len(lines), now
+    assert before <= math.log2(1000 * 40 / LONG) + 1
+    while len(lines) == before:
+        now += 1
+        waits.look([Wait(Waiting.CALL, "f", since=begun)])
+    assert now - begun <= 2 * 40
 
 
 def test_what_is_dated_by_looks_begins_anew_when_something_went_on() -> None:

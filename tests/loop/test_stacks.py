@@ -72,6 +72,26 @@ def test_a_signal_prints_waits_and_stacks(capfd: pytest.CaptureFixture[str]) -> 
     assert "The thread of the event loop is at:" in printed
 
 
+def test_a_signal_prints_where_a_plain_def_hangs(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its coroutine waits in this library: the thread is where the call is."""
+    told = threading.Event()
+
+    def hangs_here(x: int) -> int:
+        if x == 2:  # the threads of the others are known by now
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert told.wait(PATIENCE)
+        return x
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: told.set())  # called when all is printed
+    try:
+        assert pa.concat_arrays(column(hangs_here, [pa.array([0, 1, 2])], "int")).to_pylist() == [0, 1, 2]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    printed = capfd.readouterr().err
+    assert "Its threads that run calls: " in printed
+    assert "in hangs_here\n" in printed
+
+
 def test_a_handler_of_the_users_is_called_too_and_set_back(
     own_handler: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +122,25 @@ def test_one_in_c_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
             list(column(signalled, [pa.array([0])], "int"))
         finally:
             faulthandler.unregister(signal.SIGUSR1)
+    assert "what its tasks wait for" not in capfd.readouterr().err
+
+
+def test_one_in_c_that_the_function_sets_stays_too(capfd: pytest.CaptureFixture[str]) -> None:
+    """The end of the task had taken it away, so that the signal ended the process."""
+    with open(os.devnull, "w") as nowhere:
+
+        async def registers(x: int) -> int:
+            faulthandler.register(signal.SIGUSR1, file=nowhere)
+            return x
+
+        before = signal.getsignal(signal.SIGUSR1)
+        try:
+            for _ in range(2):
+                list(column(registers, [pa.array([0])], "int"))
+                os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR1, before)
     assert "what its tasks wait for" not in capfd.readouterr().err
 
 

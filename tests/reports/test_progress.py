@@ -45,6 +45,7 @@ class TestTimeLeft:
         tracker.track(Snapshot([figures(0, **runs)], 8, 9, 10.0))
         (told,) = tracker.track(Snapshot([figures(1_000, **runs)], 9, 9, 20.0))
         assert (told.left, " ? left, " in line(told)) == (None, True)
+        assert told.share == 0.99  # nor is all of it done
 
     def test_it_is_not_over_while_spark_has_tasks(self) -> None:
         """All rows are done, and what comes behind in the query has not taken them."""

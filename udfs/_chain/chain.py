@@ -85,6 +85,7 @@ class SourceReader:
 
 SAMPLE_INTERVAL = 0.1  # seconds between two samples, at first
 LONGEST_SAMPLE = 1.0  # seconds between two samples of a task that runs for long
+BEFORE_INPUT = (Waiting.OPENING, Waiting.COORDINATOR)  # what a task may wait for before it asks for input
 LATE = 0.025  # seconds; code that blocks the loop has delayed a sample that comes later
 
 
@@ -206,7 +207,7 @@ class Chain:
         away = None if self._spark_thread is None else self._spark_thread.away.since
         if away is not None:
             yield Wait(Waiting.SPARK, next(reversed(self._names.values())), away)
-        elif self.head.lacks_input and not any(wait.kind is Waiting.OPENING for wait in waits):  # before that none came
+        elif self.head.lacks_input and not any(wait.kind in BEFORE_INPUT for wait in waits):
             yield Wait(Waiting.INPUT, self._names[self.head], mark=self._fed)
 
     def _waiting_now(self) -> list[str]:

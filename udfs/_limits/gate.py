@@ -69,6 +69,7 @@ class Gate:
     waiting = Waiting.PERMIT  # what a call that it turns away waits for
     follows_calls = True  # whether its answer may change when a call ends
     limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
+    place = -1  # among the costs of an attempt, of the limit or budget of which it may hold back a key alone
     limit = ""  # that of them which the last call that it turned away waits for
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | Aside | None:

@@ -69,7 +69,7 @@ class Waiting(enum.Enum):
         "code that blocks the event loop", "no limit: a thread cannot be stopped",
         "an asynchronous client, or a plain def, which runs in a thread", SOON,
     )  # fmt: skip
-    CLOSING = _Kind("resources to close", "30 s for each, then the task fails", "the client's own time limit")
+    CLOSING = _Kind("resources to close", "30 s for each, then the task fails", "the client's own time limit", SOON)
 
     __hash__ = object.__hash__
 
@@ -83,6 +83,7 @@ class Wait(NamedTuple):
         most: seconds in all; inf if there is no limit.
         detail: which one.
         mark: counts what has gone on; as long as it stays the same, it is the same wait.
+        left: seconds from now on, where `most` is not known as `since` is not; inf if there is no limit.
     """
 
     kind: Waiting
@@ -91,6 +92,7 @@ class Wait(NamedTuple):
     most: float = math.inf
     detail: str = ""
     mark: Hashable = None
+    left: float = math.inf
 
     def lasts(self, now: float) -> float:
         return 0.0 if self.since is None else max(0.0, now - self.since)
@@ -119,6 +121,9 @@ def told(name: str, wait: dict[str, Any]) -> str:
 class TaskWaits:
     """What a task waits for, as it was at the last look; what lasts is told once, and again after twice as long.
 
+    So is what comes again and again: it is told when as long as before has passed once more, or if it lasts twice as
+    long as any before.
+
     The operators say what they wait for at a look, from the state that they have anyway. Nothing is noted for a row.
     """
 
@@ -126,22 +131,23 @@ class TaskWaits:
     #
     # now: the waits of the last look; a tuple, which any thread may read
     # _seen: for each such wait its mark, and since when; of the last look alone
-    # _told: of each wait that was told: when it may be told again, and the pause until then
+    # _told: of each wait that was told: when it may be told again, the pause until then, and how long it has lasted
 
     def __init__(self, clock: Callable[[], float], tell: Callable[[str], object]) -> None:
         self.clock, self._tell = clock, tell
         self.now: tuple[Wait, ...] = ()
         self._seen: dict[tuple[Waiting, str, str], tuple[Hashable, float]] = {}
-        self._told: dict[tuple[Waiting, str, str], tuple[float, float]] = {}
+        self._told: dict[tuple[Waiting, str, str], tuple[float, float, float]] = {}
 
     def look(self, waits: Iterable[Wait]) -> None:
         now, before, self._seen = self.clock(), self._seen, {}
         self.now = tuple([self._dated(wait, before, now) for wait in waits])
         for wait in self.now:
             key = wait.kind, wait.name, wait.detail
-            due, pause = self._told.get(key, (-math.inf, wait.kind.value.told))
-            if wait.lasts(now) >= wait.kind.value.told and now >= due:
-                self._told[key] = now + pause, 2 * pause
+            lasts, first = wait.lasts(now), wait.kind.value.told
+            due, pause, longest = self._told.get(key, (-math.inf, first, 0.0))
+            if lasts >= first and (now >= due or lasts >= 2 * longest):
+                self._told[key] = max(due, now + pause), 2 * pause, max(longest, lasts)
                 self._tell(wait.text(now))
 
     def _dated(self, wait: Wait, before: dict[tuple[Waiting, str, str], tuple[Hashable, float]], now: float) -> Wait:
@@ -150,7 +156,7 @@ class TaskWaits:
         key = wait.kind, wait.name, wait.detail
         mark, since = before.get(key, (wait.mark, now))
         self._seen[key] = seen = wait.mark, since if mark == wait.mark else now
-        return wait._replace(since=seen[1])
+        return wait._replace(since=seen[1], most=min(wait.most, now - seen[1] + wait.left))
 
     def long(self) -> Sequence[tuple[str, dict[str, Any]]]:
         """Those that last for so long that they are told, with the names of their functions."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..._limits.by_key import Key
 from ..._limits.gate import Aside, LimitKey
+from ..loop.event_loops import seconds_until
 from .attempt import Attempt
 from .row import Row, RowState
 from .slots import CallingOperator
@@ -16,15 +17,17 @@ from .slots import CallingOperator
 class KeyLine:
     """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
 
+    # since: when it has begun to wait, or the last attempt has left it
     # asked: an attempt that has left the line to ask its limits once more; only a row that is called again passes it
     # timer: after which the first asks again at the latest; None: not before `KeyLines.ask_again`
 
-    __slots__ = ("_again", "_new", "asked", "timer")
+    __slots__ = ("_again", "_new", "asked", "since", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, since: float) -> None:
         # Most keys have one attempt; a deque would take memory for 64.
         self._again: OrderedDict[Attempt, None] = OrderedDict()
         self._new: OrderedDict[Attempt, None] = OrderedDict()
+        self.since = since
         self.asked: Attempt | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -67,6 +70,13 @@ class KeyLines:
     def waiting(self, key: LimitKey) -> int:
         return len(self._lines.get(key, ()))
 
+    @property
+    def longest(self) -> tuple[int, float, float] | None:
+        """Of the key that has waited longest: the place of its limit, since when, and for how many seconds at most."""
+        waiting = ((line.since, key) for key, line in self._lines.items() if line.asked is None)
+        since, key = min(waiting, key=lambda one: one[0], default=(0.0, None))
+        return None if key is None else (key[0], since, seconds_until(self._lines[key].timer, self._operator.loop))
+
     def holds(self, attempt: Attempt) -> bool:
         """Whether others of one of its keys are aside: then the attempt is behind them now."""
         # One that is asked for one key asks for all: two lines would pass each other theirs.
@@ -84,7 +94,8 @@ class KeyLines:
             self._lines[key].asked = attempt.asks_for = None
         else:
             self.leaves(attempt)
-        line = self._lines.setdefault(key, KeyLine())
+        if (line := self._lines.get(key)) is None:
+            line = self._lines[key] = KeyLine(attempt.began)
         self._put(line, attempt, is_first=is_first)
         if seconds is not None and line.asked is None and line.timer is None:
             line.timer = self._operator.loop.call_later(seconds, self.ask_again, *key)
@@ -108,6 +119,7 @@ class KeyLines:
         if (key := attempt.asks_for) is not None:
             line = self._lines[key]
             line.asked = attempt.asks_for = None
+            line.since = attempt.began
             self._ask_next(key, line)
 
     def take_out(self, row: Row) -> None:

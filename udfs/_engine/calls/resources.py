@@ -30,7 +30,7 @@ async def opened(spec: FunctionSpec, context: RuntimeContext, opening: Opening) 
 
     AsyncUDFError if something could not be opened or closed. An error of the rows wins over one of closing.
     """
-    async with contextlib.AsyncExitStack() as stack:
+    async with opening.closed_at_its_end() as stack:
         values = {}
         for name, factory in spec.resources.items():
             label = f"resource {name!r} of {spec.name}"
@@ -44,30 +44,38 @@ async def opened(spec: FunctionSpec, context: RuntimeContext, opening: Opening) 
 
 
 class Opening:
-    """Opens what a function needs, each within a limit of seconds (None: without one), and knows what opens now."""
+    """Opens what a function needs, each within a limit of seconds (None: without one), and knows what it does now."""
 
     # _now: what opens or closes, since when by the loop's time; made once for each, and asked for at a look
+    # _steps: how many there are to close
 
     def __init__(self, name: str, limit: float | None) -> None:
         self._name, self._limit = name, math.inf if limit is None else limit
         self._now: Wait | None = None
+        self._steps = 0
 
     async def step(self, what: str, step: Callable[[], Any], failure: str) -> Any:
         """Open one of them; AsyncUDFError with `failure` if it fails, or is not open in time."""
         since = asyncio.get_running_loop().time()
         self._now = Wait(Waiting.OPENING, self._name, since, self._limit, what)
+        self._steps += 1
         try:
             return await bounded(step, failure, self._limit, limited_by="open_timeout")
         finally:
             self._now = None
 
-    def closes(self, steps: int) -> None:
-        """From now on all of it is closed, in so many steps, until `is_closed`."""
-        since = asyncio.get_running_loop().time()
-        self._now = Wait(Waiting.CLOSING, self._name, since, CLOSE_LIMIT * max(1, steps))
-
-    def is_closed(self) -> None:
-        self._now = None
+    @contextlib.asynccontextmanager
+    async def closed_at_its_end(self) -> AsyncIterator[contextlib.AsyncExitStack]:
+        """A stack to which what was opened is given; from the end of the block on it closes, on every path."""
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    yield stack
+                finally:
+                    since = asyncio.get_running_loop().time()
+                    self._now = Wait(Waiting.CLOSING, self._name, since, CLOSE_LIMIT * max(1, self._steps))
+        finally:
+            self._now = None
 
     def waits(self) -> Iterator[Wait]:
         if self._now is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -35,6 +36,7 @@ from ..._limits.shared_keys import SharedKeys
 from ..._limits.spending import Spending
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
+from ..loop.event_loops import seconds_until
 from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
@@ -393,16 +395,24 @@ class Service:
         if self.closed_by is not None and self.closed_by.follows_calls:
             self.reopen()
 
-    def waits(self, begun: int, *, is_aside: bool) -> Iterator[Wait]:
-        """What holds back calls now, of which so many have begun; `is_aside`: those of all keys that have rows."""
+    def waits(self, begun: int, aside: KeyLines) -> Iterator[Wait]:
+        """What holds back calls now, of which so many have begun, all or those of a key that are `aside`."""
         name, coordinator = self._operator.name, self._coordinator
         if coordinator is not None and coordinator.away_since is not None:  # gates wait for its answer
             yield Wait(Waiting.COORDINATOR, name, coordinator.away_since, coordinator.patience)
             return
-        gate = self.closed_by or (self._holds_keys if is_aside else None)
-        if gate is not None and gate.state is not State.CALLS_BUSY:  # that one waits for the calls in flight
+        gate = self.closed_by
+        if gate is None:
+            if (held := aside.longest) is not None:
+                place, since, left = held
+                by_key = next(gate for gate in self._gates if gate.place == place)
+                yield Wait(
+                    Waiting.PERMIT, name, since, self._clock() - since + left, f"{by_key.limit} for one of its keys"
+                )
+        elif gate.state is not State.CALLS_BUSY:  # that one waits for the calls in flight
             detail = gate.limit if gate.waiting is Waiting.PERMIT else ""
-            yield Wait(gate.waiting, name, gate.closed_since, gate.longest, detail, begun)
+            left = seconds_until(self._timer, self._operator.loop) if gate.longest == math.inf else math.inf
+            yield Wait(gate.waiting, name, gate.closed_since, gate.longest, detail, begun, left)
 
     # What is known of it.
 

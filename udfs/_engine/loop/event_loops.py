@@ -8,6 +8,7 @@ import ctypes
 import gc
 import importlib.util
 import inspect
+import math
 import queue
 import threading
 import time
@@ -268,6 +269,10 @@ class CallThreads(ThreadPoolExecutor):
     def refusal(self) -> RuntimeError | None:
         return None if self._calls.empty() else self._refusal
 
+    @property
+    def working(self) -> Sequence[threading.Thread]:
+        return tuple(self._working)
+
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             if call.set_running_or_notify_cancel():
@@ -299,6 +304,17 @@ class CallThreads(ThreadPoolExecutor):
 
 
 _threads_of: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CallThreads] = weakref.WeakKeyDictionary()
+
+
+def seconds_until(timer: asyncio.TimerHandle | None, loop: asyncio.AbstractEventLoop) -> float:
+    """Seconds until a timer of the loop fires; inf without one."""
+    return math.inf if timer is None else max(0.0, timer.when() - loop.time())
+
+
+def call_threads(loop: asyncio.AbstractEventLoop) -> Sequence[threading.Thread]:
+    """The threads that run calls of a loop, or are free for some."""
+    threads = _threads_of.get(loop)  # none in the test kit's own loop
+    return () if threads is None else threads.working
 
 
 def refused_thread(loop: asyncio.AbstractEventLoop) -> RuntimeError | None:

@@ -181,7 +181,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             async with contextlib.AsyncExitStack() as stack:
                 learner = self._service.learner
                 TELL_LIMITS.set(None if learner is None else learner.tell)
-                stack.callback(self._opening.is_closed)
                 resources = await stack.enter_async_context(opened(self._spec, self._context, self._opening))
                 stack.callback(self._calls.close)
                 await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
@@ -190,7 +189,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 with self._owning_its_end():
                     yield
                     await self._finished
-                self._opening.closes(len(resources))
             self._end_output()
 
     def _open(self, invoker: Invoker) -> None:
@@ -636,12 +634,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if in_flight and (oldest := self._pool.oldest) < math.inf:
             yield Wait(Waiting.CALL, self.name, oldest, longest)
         begun = self.counters.so_far()["attempts"] + in_flight
-        yield from self._service.waits(begun, is_aside=bool(calls.backlog.aside.attempts) and not in_flight)
+        yield from self._service.waits(begun, calls.backlog.aside)
         if (sharing := self._sharing) is not None:
             if (lease := sharing.claims.wait) is not None:
                 yield lease
             elif sharing.is_waiting:
-                yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done)
+                yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done, left=options.store_timeout)
         if calls.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
             yield Wait(Waiting.BACK_OFF, self.name, most=options.timeout or math.inf, mark=begun)
 

@@ -107,7 +107,7 @@ class ProcessOperator(SynchronousOperator):
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         function, name = self.function, self.name
-        async with contextlib.AsyncExitStack() as stack:
+        async with self._opening.closed_at_its_end() as stack:
             stack.push_async_exit(closing(lambda *_: function.close(), f"{name}.close() failed"))
             await self._opening.step("open()", partial(function.open, self.context), f"{name}.open() failed")
             yield

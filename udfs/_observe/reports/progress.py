@@ -15,6 +15,7 @@ from ..waits import told
 from .function_figures import FunctionFigures, paid
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
+NOT_ALL = 0.99  # of the work at most, while some is left
 SOME_ROWS = 20  # of which the costs say something about others
 WHOLE = 100  # the amount from which an estimate has no cents
 ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
@@ -85,7 +86,7 @@ class ProgressTracker:
             rows=rows,
             expected=expected,
             is_estimated=is_estimated,
-            share=1.0 if is_over else _share(rows, expected, *snapshot.tasks(function)),
+            share=1.0 if is_over else _share(function, rows, expected, snapshot.tasks(function)),
             rate=figures.rate if is_over else rate,
             in_flight=0 if is_over else function["running"]["in_flight"],
             errors=sum(errors.values()),
@@ -140,16 +141,19 @@ def _expected(function: Mapping[str, Any], snapshot: Snapshot) -> tuple[int, int
     return rows, max(math.ceil(estimate / digit) * digit, rows), True
 
 
+def _goes_on(function: Mapping[str, Any], counted: tuple[int, int | None]) -> bool:
+    """Whether calls or tasks run, or tasks are to come."""
+    done, total = counted
+    running = function["running"]["in_flight"] or function["tasks"]["running"]
+    return bool(running or (total is not None and done < total))
+
+
 def _left(
     function: Mapping[str, Any], rows: int, expected: int | None, rate: float | None, counted: tuple[int, int | None]
 ) -> float | None:
-    """Seconds until the last row, at this rate; None if that cannot be told, or is over though calls or tasks run."""
-    done, total = counted
+    """Seconds until the last row, at this rate; None if that cannot be told, or is over though the function goes on."""
     left = (expected - rows) / rate if expected is not None and rate else None
-    is_running = (
-        function["running"]["in_flight"] or function["tasks"]["running"] or (total is not None and done < total)
-    )
-    return None if is_running and left is not None and _clock(left) == _clock(0.0) else left
+    return None if left is not None and _clock(left) == _clock(0.0) and _goes_on(function, counted) else left
 
 
 def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
@@ -169,10 +173,14 @@ def _spent(function: Mapping[str, Any], rows: int, expected: int | None) -> str:
     return ", ".join(words)
 
 
-def _share(rows: int, expected: int | None, done: int, total: int | None) -> float | None:
+def _share(
+    function: Mapping[str, Any], rows: int, expected: int | None, counted: tuple[int, int | None]
+) -> float | None:
+    done, total = counted
+    most = NOT_ALL if _goes_on(function, counted) else 1.0  # there may be more rows than expected
     if expected:
-        return min(1.0, rows / expected)
-    return min(1.0, done / total) if total and done else None  # not 0: nobody knows how long the first tasks are
+        return min(most, rows / expected)
+    return min(most, done / total) if total and done else None  # not 0: nobody knows how long the first tasks are
 
 
 def line(one: Progress) -> str:
