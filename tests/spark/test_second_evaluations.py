@@ -1,9 +1,13 @@
 """Rows that Spark evaluates twice are paid twice: each way is told of once, and nothing else is."""
 
+import dataclasses
 import json
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from asyncudf._spark.second_evaluations import RECORD, USES, Evaluation, _digest, _samples
 from tests.kit.drivers import driver
 
 pytestmark = pytest.mark.spark
@@ -22,7 +26,7 @@ WAYS = {
     "view_broadcast": ("f.createOrReplaceTempView('v'); spark.sql(JOIN.format('BROADCAST')).collect()", 40, 1),
     "numbered": ("f.rdd.zipWithIndex().collect()", 40, 1),
     "checkpointed": ("f.localCheckpoint().collect()", 20, 0),
-    "failed_and_again": ("FAIL.touch(); failed(f.collect); FAIL.unlink(); f.collect()", 20, 0),
+    "failed_and_again": ("failed(f.collect); f.collect()", 20, 0),
     "tried_again": ("", 20, 0),
     "two_frames": ("f.collect(); g.collect()", 40, 0),
 }
@@ -35,21 +39,23 @@ from pyspark.sql import functions as sf
 spark = SparkSession.builder.master("local[2,2]").config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
 spark = session(spark)
 T = pathlib.Path(tempfile.mkdtemp())
-FAIL = T / "fail"
 
 JOIN = "SELECT /*+ {}(w) */ * FROM v JOIN v w USING (id)"
 
 def failed(action):
+    spark.sparkContext.setLocalProperty("fails", "yes")  # of the tasks that still run when the job has failed, too
     try:
         action()
     except Exception:
+        spark.sparkContext.setLocalProperty("fails", None)
         return
     raise AssertionError("it has not failed")
 
 def function(name, **options):
     async def priced(id: int) -> int:
-        is_first = TaskContext.get().attemptNumber() == 0
-        if FAIL.exists() or (name.startswith("tried_again") and is_first):
+        task = TaskContext.get()
+        is_first = task.attemptNumber() == 0
+        if task.getLocalProperty("fails") or (name.startswith("tried_again") and is_first):
             raise SystemExit(3)  # fails the task under every policy
         with open(T / name, "a") as file:
             file.write("x")
@@ -86,7 +92,12 @@ union = ordered_wait(source(), function("union"), "id", as_="p")
 union.union(union).collect()
 same = spark.createDataFrame([(1,)] * 20, "id long").repartition(4)
 ordered_wait(same, function("same_rows"), "id", as_="p").collect()
-told |= {name: calls(name) for name in ("stored", "beside", "union", "same_rows")}
+few = spark.sparkContext.parallelize(range(6), 6).flatMap(lambda number: [(number // 3,)] * 20).toDF("id long")
+ordered_wait(few, function("few_kinds"), "id", as_="p").collect()
+alike = function("alike")("id")
+for rows in (80, 90):
+    spark.range(0, rows, 1, 1).selectExpr("id % 2 AS id").withColumn("p", alike).collect()
+told |= {name: calls(name) for name in ("stored", "beside", "union", "same_rows", "few_kinds", "alike")}
 
 def twice(batch, number):
     ordered_wait(batch, function("twice_a_batch"), "id", as_="p").createOrReplaceGlobalTempView("batch")
@@ -105,7 +116,12 @@ for start in (0, 100):
 run_stream(lambda df: df, twice)
 run_stream(lambda df: ordered_wait(df, function("in_stream"), "id", as_="p"), once)
 run_stream(lambda df: ordered_wait(df, function("stream_twice"), "id", as_="p"), lambda b, n: (once(b, n), once(b, n)))
-told |= {name: calls(name) for name in ("twice_a_batch", "in_stream", "stream_twice")}
+beside, persisted = (ordered_wait(source(), function(name), "id", as_="p") for name in ("joined_by", "persisted_by"))
+persisted.persist()
+for static in (beside, persisted):
+    run_stream(lambda df: df.join(static, "id"), once)
+streams = ("twice_a_batch", "in_stream", "stream_twice", "joined_by", "persisted_by")
+told |= {name: calls(name) for name in streams}
 tell(json.dumps(told))
 spark.stop()
 """
@@ -114,9 +130,13 @@ ALONE = {
     "beside": (40, 1),  # beside a function with a store
     "union": (40, 1),
     "same_rows": (20, 0),  # in each of four partitions
+    "few_kinds": (120, 0),  # partitions of one kind, then of another
+    "alike": (170, 0),  # two frames that begin with the same rows
     "twice_a_batch": (80, 2),  # a frame for each batch
     "in_stream": (40, 0),  # one frame for all batches
     "stream_twice": (80, 1),
+    "joined_by": (40, 0),  # a stream, once in each batch
+    "persisted_by": (20, 0),
 }
 
 
@@ -131,3 +151,30 @@ def test_what_is_evaluated_twice_is_told_once_with_the_ways_out(tmp_path):
     assert found == expected
     for remedy in ("store=", "persist()", "write.distribution-mode=none", "rowLevelOperationGroupFilter.enabled=false"):
         assert remedy in text
+
+
+def evaluation(file: Path, partition: int = 0, batch: bytes = b"12345678") -> Evaluation:
+    return Evaluation(file, "f", partition, 0, bytes(8), batch, is_frame=True)
+
+
+def test_a_stream_with_a_dataframe_for_each_batch_leaves_a_bounded_number_of_files(tmp_path):
+    for number in range(USES + 20):
+        evaluation(tmp_path / str(number)).ended()
+    assert len(list(tmp_path.iterdir())) == USES
+    assert (tmp_path / str(USES + 19)).exists()
+
+
+def test_a_record_that_a_full_disk_has_cut_fails_no_task(tmp_path, caplog):
+    file = tmp_path / "use"
+    file.write_bytes(bytes(2 * RECORD.size + 5))
+    evaluation(file).ended()
+    again = dataclasses.replace(evaluation(file, partition=2), stage=1)
+    again.warn()
+    again.ended()
+    assert not caplog.records
+
+
+def test_wide_rows_are_not_copied_as_a_whole():
+    batch = pa.record_batch({"image": [bytes([number]) * 1_000_000 for number in range(20)]})
+    assert sum(map(len, map(bytes, _samples(batch)))) < 3_000_000
+    assert _digest(*_samples(batch)) != _digest(*_samples(batch.slice(0, 19)))

@@ -7,7 +7,7 @@ from itertools import islice
 
 from .by_key import Key
 from .coordinator import LEASE, PACE_SCRIPT, QUESTION_GAP, RUN, UPTIME, Coordinator, PeriodicTask, TaskLink
-from .permits import IDLE_FOR, NEVER_USED, ROUND_TRIPS
+from .permits import IDLE_FOR, NEVER_USED, ROUND_TRIPS, Credit
 from .rate_limit import LeasedPermits, RateLimit
 
 ASKED_AT_ONCE = 500  # keys
@@ -107,6 +107,8 @@ class SharedKeys(PeriodicTask):
     # _leased: of each key, permits that were reserved and not used
     # _asked: what the next question asks for: of each key seconds that are given back, and those that are wanted
     # _open: what the question under way asks for
+    # _credits: of each key, what calls of this task have taken and not used. Its next calls take that first: the
+    # coordinator could only hand it out once more after what the task has reserved, when most of it would be stale
     # _unknown: the keys of calls that wait for an answer
 
     def __init__(self, link: TaskLink, name: str, limit: RateLimit, wake: Callable[[Key], None]) -> None:
@@ -115,6 +117,7 @@ class SharedKeys(PeriodicTask):
         self._leased: dict[Key, LeasedPermits] = {}
         self._asked: dict[Key, tuple[float, float]] = {}
         self._open: dict[Key, tuple[float, float]] = {}
+        self._credits: dict[Key, Credit] = {}
         self._unknown: dict[Key, None] = {}
         self._ends = 0.0
         self._epoch = ""
@@ -124,10 +127,14 @@ class SharedKeys(PeriodicTask):
         return len(self._asked) >= ASKED_AT_ONCE
 
     def due(self, key: Key, cost: float, now: float, calls: int) -> float | None:
-        if not cost:
+        missing = cost
+        if (credit := self._credits.get(key)) is not None:
+            missing -= min(cost, credit.left(now))
+            credit.is_wanted = True
+        if not missing:
             return now
         leased, length = self._leased.get(key), cost * self._interval
-        due = None if leased is None else leased.due(cost, now)
+        due = None if leased is None else leased.due(missing, now)
         is_short = leased is not None and calls > 1 and leased.held(now) * self._interval < self._lead
         if (due is None or is_short) and not self._open.get(key, _NOTHING)[1]:
             self._ask_for(key, 0.0, length * max(1, min(calls, int(AHEAD / length))))
@@ -139,6 +146,10 @@ class SharedKeys(PeriodicTask):
         return due
 
     def use(self, key: Key, cost: float, now: float) -> None:
+        if (credit := self._credits.get(key)) is not None:
+            given = min(cost, credit.left(now))
+            credit.use(given, now)
+            cost -= given
         if cost:
             leased = self._leased[key]
             leased.use(cost, now)
@@ -146,7 +157,10 @@ class SharedKeys(PeriodicTask):
                 del self._leased[key]
 
     def give_back(self, key: Key, permits: float, now: float) -> None:
-        self._ask_for(key, permits * self._interval, 0.0)
+        if permits > 0 and (key in self._leased or key in self._unknown):
+            self._credits.setdefault(key, Credit(self._limit)).add(permits, now)
+        else:
+            self._ask_for(key, permits * self._interval, 0.0)
 
     @property
     def _lead(self) -> float:
@@ -193,6 +207,7 @@ class SharedKeys(PeriodicTask):
                 self._coordinator.has_forgotten()
                 self._unknown.update(dict.fromkeys(lost))
         self._leased = {key: leased for key, leased in self._leased.items() if leased.held(now)}
+        self._credits = {key: credit for key, credit in self._credits.items() if credit.left(now)}
         for (key, (_, wanted)), start in zip(asked.items(), map(float, starts), strict=True):
             if wanted:
                 leased = self._leased.setdefault(key, LeasedPermits(self._limit))

@@ -18,8 +18,9 @@ from .._chain.plan import ChainPlan
 from .monitoring.task_report import TaskReportSpec
 
 ONCE_A_ROW = ("operator", "column", "table function")  # sinks and handlers run where Spark writes
-FIRST_ROWS = 64  # tell the rows of one partition from those of another
-RECORD = struct.Struct("!8sQ8s")  # the query, the stage and one, the first rows
+ROWS, ROW_BYTES = 64, 1 << 20  # at most, at the begin and at the end of a batch: they tell it from others
+RECORD = struct.Struct("!8sQ8s")  # the query, the stage and one, the first batch
+USES = 1_000  # about: so many files stay in the folder
 REMEDIES = (
     "To pay once: store=ResultStore.executor() for the function; or persist() the DataFrame before what reads it. To "
     "write to a table with a sort order, set write.distribution-mode=none for it. To MERGE, write the results to a "
@@ -42,15 +43,16 @@ class Evaluation:
     # folder where Spark keeps the blocks of the executor: of one that is lost the records are gone too. So to evaluate
     # its rows anew is no second evaluation.
     #
+    # first_batch: a digest of the rows that Spark has sent first
     # is_frame: the use reads one DataFrame. A column may be used for several, and a function of SQL for any: then the
-    # partition must begin with the same rows as well.
+    # partition must begin with the same batch as well.
 
     file: Path
     functions: str  # those that pay
     partition: int
     stage: int
     query: bytes
-    first_rows: bytes
+    first_batch: bytes
     is_frame: bool
 
     @classmethod
@@ -69,7 +71,7 @@ class Evaluation:
             task.partitionId(),
             task.stageId(),
             _digest(run.encode()),
-            _digest(first.slice(0, FIRST_ROWS).serialize()),
+            _digest(*_samples(first)),
             spec.entry_point == "operator" or bool(spec.mention),
         )
 
@@ -77,8 +79,8 @@ class Evaluation:
         """Before the first call: log if the rows were evaluated before."""
         with contextlib.suppress(OSError), self.file.open("rb") as file:
             file.seek(self.partition * RECORD.size)
-            query, stage, first_rows = RECORD.unpack(file.read(RECORD.size).ljust(RECORD.size, b"\0"))
-            is_same = query == self.query and (self.is_frame or first_rows == self.first_rows)
+            query, stage, first_batch = RECORD.unpack(file.read(RECORD.size).ljust(RECORD.size, b"\0"))
+            is_same = query == self.query and (self.is_frame or first_batch == self.first_batch)
             if stage and stage != self.stage + 1 and is_same:
                 self._log(f"in stage {self.stage}, after stage {stage - 1}")
 
@@ -86,35 +88,43 @@ class Evaluation:
         """All rows are evaluated. Log if a plan has the same DataFrame at two places of one stage, as a union."""
         with contextlib.suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            is_first = not self.file.exists()
             file = os.open(self.file, os.O_RDWR | os.O_CREAT)
             try:
                 os.lseek(file, self.partition * RECORD.size, os.SEEK_SET)
-                os.write(file, RECORD.pack(self.query, self.stage + 1, self.first_rows))
-                if self.is_frame and (earlier := self._twin(Path(self.file).read_bytes())) is not None:
+                os.write(file, RECORD.pack(self.query, self.stage + 1, self.first_batch))
+                if self.is_frame and (earlier := self._twin(self.file.read_bytes())) is not None:
                     self._log(f"as partition {self.partition} of stage {self.stage}, after partition {earlier}")
             finally:
                 os.close(file)
+            if is_first:
+                self._delete_old()
 
     def _twin(self, records: bytes) -> int | None:
-        """The partition of this stage with the same rows; None unless its neighbours agree.
+        """The partition of this stage with the same rows; None unless all others repeat each other in the same way.
 
         In a union of a DataFrame with itself the second half of the partitions repeats the first. One partition that
         begins like another is no sign of it: the data may repeat itself.
         """
-        if records.count(self.first_rows) < 2:
-            return None
-        rows = {
-            number: first_rows
-            for number, (query, stage, first_rows) in enumerate(RECORD.iter_unpack(records))
+        whole = len(records) - len(records) % RECORD.size  # a full disk takes a part of the last one
+        batches = {
+            number: first_batch
+            for number, (query, stage, first_batch) in enumerate(RECORD.iter_unpack(records[:whole]))
             if (query, stage) == (self.query, self.stage + 1)
         }
-        for other, first_rows in rows.items():
-            distance = abs(other - self.partition)
-            if distance and first_rows == self.first_rows:
-                pairs = {one for number, one in rows.items() if rows.get(number + distance) == one}
-                if len(pairs) > 1:
-                    return min(other, self.partition)
-        return None
+        same = (number for number, batch in batches.items() if batch == self.first_batch and number != self.partition)
+        if (other := next(same, None)) is None:
+            return None
+        distance = abs(other - self.partition)
+        pairs = {(one, batches[number + distance]) for number, one in batches.items() if number + distance in batches}
+        is_union = len(pairs) > 1 and all(one == again for one, again in pairs)
+        return min(other, self.partition) if is_union else None
+
+    def _delete_old(self) -> None:
+        """Of a stream that makes a DataFrame for each of its batches, each is another use."""
+        files = sorted(self.file.parent.iterdir(), key=lambda file: file.stat().st_mtime)
+        for file in files[:-USES]:
+            file.unlink()
 
     def _log(self, where: str) -> None:
         """Log once for each use and executor."""
@@ -128,8 +138,18 @@ class Evaluation:
             )
 
 
-def _digest(data: bytes | pa.Buffer) -> bytes:
-    return hashlib.blake2b(data, digest_size=8).digest()
+def _samples(batch: pa.RecordBatch) -> tuple[bytes, pa.Buffer, pa.Buffer]:
+    """The number of rows, the first of them and the last."""
+    rows = max(1, min(ROWS, ROW_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    last = batch.slice(max(0, batch.num_rows - rows))
+    return b"%d" % batch.num_rows, batch.slice(0, rows).serialize(), last.serialize()
+
+
+def _digest(*data: bytes | pa.Buffer) -> bytes:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in data:
+        digest.update(part)
+    return digest.digest()
 
 
 def batch_of(columns: Sequence[pa.Array]) -> pa.RecordBatch:
