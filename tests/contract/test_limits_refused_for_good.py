@@ -57,6 +57,16 @@ class TestTheEnd:
             run_rows(service, range(rows), timeout=None)
         assert 600 <= service.times[-1] <= 605
 
+    def test_does_not_come_for_one_row_that_has_a_deadline_before(self) -> None:
+        """The last row of a table was refused for ever, and the results of all others were lost."""
+        service = Service(0.1, bad=[7], error=ThrottledError(0.5))
+        results = run_rows(service, range(8), timeout=30, on_error="capture")
+        assert [one["value"] for one in results] == [0.0] * 7 + [None]
+        assert results[7]["error"]["type"] == "ThrottledError"
+        two = Service(0.1, bad=[6, 7], error=ThrottledError(0.5))
+        with task_fails("has refused all calls for 120 s"):
+            run_rows(two, range(8), timeout=30, on_error="capture")
+
     def test_is_not_delayed_by_outages_and_errors_of_the_function(self) -> None:
         """Neither of them shows that the service accepts calls."""
         errors = [ThrottledError(1), ConnectionError("down"), KeyError("x")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .._errors.call_outcome import CallOutcome
 from .._errors.failure import Failure
@@ -38,6 +38,8 @@ class AskingAttempt(Protocol):
     keys: Sequence[Key | None]
     ticket: int
 
+    @property
+    def rows(self) -> Sequence[Any]: ...
     @property
     def is_excused(self) -> bool: ...
 

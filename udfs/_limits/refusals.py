@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from .._errors.answers import Refusal
 from .._errors.call_outcome import CallOutcome
@@ -28,6 +30,7 @@ class RefusalGate(Gate):
     """
 
     # shared: what the other tasks know; None: this task has no coordinator
+    # _refused: the rows of the first call that was refused since one was accepted, as far as `accepted` was told
 
     task: CallingTask
     slots: Slots
@@ -37,6 +40,7 @@ class RefusalGate(Gate):
     timeout: float | None
     redacted: bool
     shared: SharedHealth | None = dataclasses.field(default=None, init=False)
+    _refused: Sequence[Any] = dataclasses.field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.throttle = Throttle(self.task.counters.clock())
@@ -81,19 +85,28 @@ class RefusalGate(Gate):
             self.throttle.refused(now + refusal.seconds, began, now)
             if self.shared is not None and self.throttle.until > now:
                 self.shared.pause(self.throttle.until)
-            self._may_end(refusal, began, now, failure)
+            self._refused = self._refused or attempt.rows
+            is_one = len(attempt.rows) == 1 and self._refused[0] is attempt.rows[0]
+            self._may_end(refusal, began, now, failure, is_one=is_one)
 
     def accepted(self, now: float) -> None:
         """A call was not refused, whatever its answer was."""
+        self._refused = ()
         self.for_good.accepted()
         if self.shared is not None:
             self.shared.accepted = now
 
-    def _may_end(self, refusal: Refusal, began: float, now: float, failure: Failure) -> None:
-        """A call was refused: end the task if the service refuses for good."""
+    def _may_end(self, refusal: Refusal, began: float, now: float, failure: Failure, *, is_one: bool) -> None:
+        """A call was refused: end the task if the service refuses for good.
+
+        `is_one`: no other row was refused since a call was accepted. If the deadline of such a row comes before the
+        patience is over, that is its end, and what it fails with is its own.
+        """
         for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
         answers = self.task.counters.calls_answered
         for_good.refused(now + refusal.seconds, began, now, answers=answers, elsewhere=elsewhere)
+        if is_one and self.timeout is not None and self.timeout < self.patience:
+            return
         if for_good.is_for_good(began) and for_good.is_for_good(self.slots.oldest):
             self.task.fail(FatalError(self._given_up(failure)))
 
