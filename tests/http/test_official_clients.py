@@ -32,7 +32,7 @@ from tests.kit.http_services import serving
 
 pytestmark = pytest.mark.services
 
-SECONDS = 0.5  # until a client gives up
+SECONDS = 2.0  # until a client gives up
 
 
 async def by_openai(url: str) -> None:

@@ -253,7 +253,7 @@ BAD = [
     ("m decimal(5, 2)", 1.5, "1.5 (float) in field 'm'"),
     ("s string", b"x", "b'x' (bytes) in field 's'"),
     ("at timestamp", datetime.datetime(2024, 1, 2), "datetime.datetime(2024, 1, 2, 0, 0) (datetime) in field 'at'"),
-    ("st struct<x: int>", {"x": 1, "z": 2}, "in field 'st': declared struct<x>; unknown field 'z'"),
+    ("st struct<x: int, y: int>", {"x": 1, "z": 2}, "in field 'st': declared struct<x, y>; missing field 'y'"),
     ("deep array<map<string, array<int>>>", [{"k": [1, True]}], "True (bool) in field 'deep[] value[]'"),
     ("needed array<int> not null", None, "in field 'needed'"),
 ]

@@ -177,6 +177,8 @@ def _no_form(arrow_type: pa.DataType, error: Exception) -> tuple[str, str]:
             "decode(CAST(s AS BINARY), 'ISO-8859-1') reads Latin-1, and CAST(s AS BINARY) gives the function bytes"
         )
     if isinstance(error, KeyError):
+        if type(error.args[0]) is int:  # pyarrow's number of the type, all that it says of it
+            return "an interval of months", "CAST(i AS STRING) gives the function a text"
         return "a map with a key more than once", "map_entries(m) gives the function an array of its entries"
     if _has_moments(arrow_type):
         return "a moment that is not in the years 1 to 9999", (

@@ -90,9 +90,9 @@ class OpenAIBatches(CachedClient, BatchService):
         state, counts, errors = _state(found), found.request_counts, _errors(found)
         if state is JobState.FAILED and any(error.code == QUEUE_IS_FULL for error in errors):
             state = JobState.REFUSED
-        answers = None if counts is None else (counts.completed or 0)
-        if answers is not None and state is JobState.ENDED:
-            answers += counts.failed or 0
+        answers = None
+        if counts is not None:
+            answers = (counts.completed or 0) + ((counts.failed or 0) if state is JobState.ENDED else 0)
         if state is None:
             return JobStatus(JobState.WORKING, answers, f"its status {safe_repr(found.status)} is not known")
         other = getattr(found, "errors", None)  # in a form of its own
