@@ -229,7 +229,8 @@ def _bodies(outcome: Any, response: Any) -> list[Any]:
 
 def _details(outcome: Any) -> Iterator[list[Any]]:
     """What is a body: clients of Google have one in `details`, and other exceptions what is wrong with a row."""
-    details = _attribute(outcome, "details")
+    if (details := _attribute(outcome, "details")) is None:  # most exceptions have none
+        return
     each = details if type(details) is list else [details]
     yield [one for one in each[:MOST_ERRORS] if type(one) is not dict or item(one, "error", "Error") is not None]
 
