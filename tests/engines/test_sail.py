@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as sf
 
-from asyncudf import AsyncStream, FunctionError, ResultStore, async_pandas_udf, ordered_wait, unordered_wait
+from asyncudf import AsyncStream, FunctionError, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
 from asyncudf._spark._compat import SAIL, engine_of
 
 pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
@@ -159,6 +159,13 @@ class TestSorts:
         with pytest.raises(FunctionError, match="the DataFrame that look reads sorts the rows of each partition"):
             AsyncStream(df.sortWithinPartitions("key")).ordered_wait(look, "key", returnType=RESULT).to_df()
         assert keys == []
+
+    def test_a_sink_refuses_it_too(self, df: Any, keys: list[int]) -> None:
+        with pytest.raises(FunctionError, match="Sail takes a sort before an operator out"):
+            async_sink(df.orderBy("key"), look, "key")
+        assert keys == []
+        assert async_sink(df.orderBy("key").offset(0), look, "key", capacity=1).written == 3
+        assert keys == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("shape", KEPT)
     def test_rows_are_called_in_the_order_of_a_sort_that_is_taken(self, df: Any, keys: list[int], shape: str) -> None:

@@ -221,7 +221,7 @@ class StreamSource:
     def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
         """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
         task, df = self.task(results), findable(df)
-        _check_source(df, task.plan.name)
+        check_rows(df, task.plan.name)
         if len(results) == 1:
             schema = results[0].schema
             frame = df.mapInArrow(task, findable_schema(schema))
@@ -284,7 +284,7 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
     return {name: frame(ref) for name, ref in refs.items()}
 
 
-def _check_source(df: DataFrame, name: str) -> None:
+def check_rows(df: DataFrame, name: str) -> None:
     """Raises FunctionError for rows that the engine does not give to an operator, or not in their order."""
     engine = engine_of(df.sparkSession)
     if df.isStreaming and not engine.streams_operators:
