@@ -63,7 +63,7 @@ class Lookup(AsyncFunction):
         ({"batch_size": 10}, "batch_size=10 is for vectorized functions; city takes one row a call"),
         ({"deterministic": "yes"}, "deterministic must be True or False, not 'yes'"),
         ({"capacty": 5}, "unknown option 'capacty'; did you mean 'capacity'?"),
-        ({"zzz": 5}, "unknown option 'zzz'; there are: output_mode, capacity"),
+        ({"zzz": 5}, "unknown option 'zzz'; there are: capacity, timeout"),
     ],
 )
 def test_an_option_that_cannot_work(options: dict[str, Any], said: str) -> None:

@@ -156,7 +156,7 @@ def test_a_time_of_less_than_microseconds_is_refused_in_a_column(
 def test_a_table_function_needs_spark_4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compat, "HAS_ANALYZE", False)
     with pytest.raises(FunctionError, match=r"from version 4\.0 on.*unordered_wait\(df, function, 'column'\)"):
-        _compat.check_table_functions("weather")
+        _compat.check_table_functions("weather", None)
 
 
 def test_errors_and_types_are_read_in_the_old_way_too(monkeypatch: pytest.MonkeyPatch) -> None:

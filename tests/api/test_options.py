@@ -7,6 +7,8 @@ import dataclasses
 import enum
 import inspect
 import json
+import pickle
+import pydoc
 import re
 import types
 import typing
@@ -15,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructType
 
 import asyncudf
@@ -28,8 +31,13 @@ from asyncudf import (
     RateLimit,
     ResultStore,
     async_pandas_udf,
+    async_sink,
+    batch_handler,
     dry_run,
     ordered_wait,
+    rehearse,
+    sink_source,
+    stream_sink,
     unordered_wait,
 )
 from asyncudf._errors.checks import Seconds
@@ -224,9 +232,9 @@ class TestEntryPoints:
         assert taking == listed - {"async_pandas_udf"} | others
 
     @entry_points
-    def test_the_signature_shows_them(self, point: EntryPoint) -> None:
+    def test_type_checkers_see_them(self, point: EntryPoint) -> None:
         """By `Unpack` of the TypedDict, so that editors and type checkers see every option."""
-        annotation = inspect.signature(point.signature).parameters["options"].annotation
+        annotation = point.signature.__annotations__["options"]
         assert eval(annotation, point.signature.__globals__) == typing.Unpack[point.options]
 
     @pytest.mark.parametrize("name", ["ordered_wait", "unordered_wait", "AsyncStream.ordered_wait"])
@@ -249,12 +257,116 @@ class TestEntryPoints:
 
 def takes_options(function: Callable[..., Any]) -> bool:
     """Whether a function takes any `**options`."""
-    parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
-    return "options" in parameters and parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
+    return bool(function.__code__.co_flags & inspect.CO_VARKEYWORDS) and "options" in function.__code__.co_varnames
+
+
+# What users write when they want what they would have without the option; where no option is a default, it is here.
+AS_WRITTEN: dict[str, Any] = {
+    "output_mode": "ordered",
+    "capacity": 100,
+    "max_buffered_bytes": 256 * 2**20,
+    "timeout": 180.0,
+    "on_error": "raise",
+    "on_null_input": "call",
+    "extra_fields": "drop",
+    "split_failed": False,
+    "open_timeout": 60.0,
+    "deterministic": False,
+    "loop": "auto",
+    "on_store_error": "call",
+    "store_timeout": 1.0,
+    "on_spent": "raise",
+}
+NEEDED_FIRST = ["capacity", "timeout", "attempt_timeout", "retry", "on_error", "rate_limit", "store", "resources"]
+TAKING = [async_pandas_udf, AsyncUDF.with_options, ordered_wait, unordered_wait, AsyncStream.ordered_wait]
+TAKING += [AsyncStream.unordered_wait, LookupTable, dry_run, rehearse, async_sink, stream_sink, sink_source]
+TAKING += [batch_handler, run_rows, OperatorHarness]
+taking = pytest.mark.parametrize("function", TAKING, ids=lambda one: one.__qualname__)
+
+
+def shown(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options that a signature shows, in its order."""
+    found = inspect.signature(function).parameters
+    assert "options" not in found
+    assert [one for one in found.values() if one.kind is inspect.Parameter.VAR_KEYWORD] == []
+    return {name: one for name, one in found.items() if name in FIELDS}
+
+
+class TestSignatures:
+    """`help()`, the completion of notebooks and `inspect.signature` show every option with its default."""
+
+    @taking
+    def test_each_shows_every_option_and_those_needed_first_come_first(self, function: Callable[..., Any]) -> None:
+        names = [name for name in shown(function) if name != "output_mode"]
+        assert names == [name for name in FIELDS if name != "output_mode"]
+        assert names[: len(NEEDED_FIRST)] == NEEDED_FIRST
+
+    def test_the_operators_and_sinks_say_their_order_by_their_names(self) -> None:
+        unnamed = [one for one in TAKING if "output_mode" in shown(one)]
+        assert unnamed == [async_pandas_udf, AsyncUDF.with_options, batch_handler, run_rows, OperatorHarness]
+
+    def test_defaults_are_what_users_write(self) -> None:
+        defaults = {name: one.default for name, one in shown(async_pandas_udf).items()}
+        assert defaults == {**dict.fromkeys(FIELDS), **AS_WRITTEN}
+        assert all(type(value) in (str, int, float, bool, type(None)) for value in defaults.values())
+
+    @pytest.mark.parametrize("function", [async_sink, stream_sink, LookupTable, OperatorHarness])
+    def test_each_default_can_be_given(self, function: Callable[..., Any]) -> None:
+        given = {name: one.default for name, one in shown(function).items()}
+        assert Options.of(given).to_plain().items() >= {"capacity": 100, "on_error": given["on_error"]}.items()
+
+    def test_the_defaults_that_are_written_are_those_that_hold(self) -> None:
+        assert Options.of({name: one.default for name, one in shown(async_pandas_udf).items()}) == Options()
+
+    @pytest.mark.parametrize(
+        ("function", "others"),
+        [(async_sink, {"on_error": "dead_letter", "max_failures": 0.5}), (LookupTable, {"on_error": "capture"})],
+    )
+    def test_an_entry_point_shows_its_own_defaults(
+        self, function: Callable[..., Any], others: Mapping[str, Any]
+    ) -> None:
+        usual = {name: one.default for name, one in shown(ordered_wait).items()}
+        assert {name: one.default for name, one in shown(function).items()} == {**usual, **others}
+
+    def test_a_copy_keeps_what_is_not_given(self) -> None:
+        assert {one.default for one in shown(AsyncUDF.with_options).values()} == {...}
+
+    @taking
+    def test_the_types_are_those_that_type_checkers_see(self, function: Callable[..., Any]) -> None:
+        seen = {name: hint.__forward_arg__ for name, hint in FunctionOptions.__annotations__.items()}
+        types_shown = {name: one.annotation for name, one in shown(function).items()}
+        if function is run_rows:
+            assert types_shown.pop("output_mode").startswith(seen["output_mode"])  # None there: as the function has it
+        assert types_shown == {name: seen[name] for name in types_shown}
+
+    def test_help_shows_them(self) -> None:
+        text = pydoc.plain(pydoc.render_doc(ordered_wait))
+        assert "attempt_timeout: 'Seconds | None' = None" in text
+        assert re.search(r"on_error: .*? = 'raise', rate_limit: ", text, flags=re.DOTALL)
+
+    def test_help_of_a_class_shows_them(self) -> None:
+        assert "store_timeout: 'Seconds' = 1.0" in pydoc.plain(pydoc.render_doc(LookupTable))
+
+    @pytest.mark.parametrize("by_jedi", [True, False])
+    @pytest.mark.parametrize("before", ["async_pandas_udf('int', ", "ordered_wait(df, call, ", "udf.with_options("])
+    def test_notebooks_complete_them(self, before: str, by_jedi: bool) -> None:
+        completer = pytest.importorskip("IPython.core.completer")
+        names = {"async_pandas_udf": async_pandas_udf, "ordered_wait": ordered_wait, "udf": async_pandas_udf(call)}
+        found = completer.IPCompleter(namespace=names)
+        found.use_jedi = by_jedi
+        with completer.provisionalcompleter():
+            given = {one.text for one in found.completions(before + "att", len(before) + 3)}
+        assert "attempt_timeout=" in given
+
+    def test_a_function_that_names_them_travels(self) -> None:
+        """By value too, as a module that `ship` has not sent: a signature is plain data."""
+        again = cloudpickle.loads(cloudpickle.dumps(inspect.signature(ordered_wait)))
+        assert again == inspect.signature(ordered_wait)
+        assert pickle.loads(pickle.dumps(ordered_wait)) is ordered_wait
 
 
 class TestDocstring:
-    """`help(async_pandas_udf)` is where options are told: the signature shows neither names nor defaults."""
+    """`help(async_pandas_udf)` is where options are told."""
 
     def told(self) -> dict[str, str]:
         """The paragraph of each argument."""

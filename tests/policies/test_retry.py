@@ -12,6 +12,7 @@ import tenacity
 
 from asyncudf import OptionError, RetryStrategy
 from asyncudf._errors.answers import answer_of
+from asyncudf._functions.options import Options
 from asyncudf._functions.retry import EndedAttempt
 
 FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_backoff
@@ -101,3 +102,29 @@ def test_each_delay_is_so_many_times_the_one_before_until_the_longest() -> None:
     strategy = BACKOFF(9, 2.0, 50.0, multiplier=3, jitter=False)
     delays = [strategy.next_delay(EndedAttempt(n, 0.0, 0.0, error, None), 0.5) for n in range(1, 6)]
     assert delays == [2.0, 6.0, 18.0, 50.0, 50.0]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "delays"),
+    [
+        (FIXED_DELAY(), [1.0, 1.0, None]),
+        (BACKOFF(jitter=False), [0.5, 1.0, 2.0, 4.0, None]),
+        (BACKOFF(9, jitter=False), [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]),
+    ],
+)
+def test_a_strategy_without_arguments_is_a_sensible_one(strategy: RetryStrategy, delays: list[float | None]) -> None:
+    """It asks again for each `Exception`, and ends well within the usual timeout of a row."""
+    ended = [EndedAttempt(n, 0.0, 0.0, OSError(), None) for n in range(1, len(delays) + 1)]
+    assert [strategy.next_delay(attempt, 0.5) for attempt in ended] == delays
+    assert strategy.next_delay(EndedAttempt(1, 0.0, 0.0, None, "a result"), 0.5) is None
+    assert sum(one or 0.0 for one in delays) < (Options().timeout or 0.0)
+
+
+def test_the_usual_back_off_is_jittered() -> None:
+    attempt = EndedAttempt(1, 0.0, 0.0, OSError(), None)
+    assert [BACKOFF().next_delay(attempt, draw) for draw in (0.0, 1.0)] == [0.25, 0.5]
+
+
+def test_an_initial_delay_above_the_usual_maximum_says_what_to_give() -> None:
+    with pytest.raises(OptionError, match=r"maximum must be at least initial \(60.0 s\), not 30.0 s"):
+        BACKOFF(initial=60)

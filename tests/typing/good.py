@@ -332,6 +332,8 @@ def a_rehearsal(df: DataFrame) -> None:
 def strategies() -> None:
     fixed = RetryStrategy.fixed_delay(attempts=3, delay=1.0, retry_on=(OSError, TimeoutError))
     assert_type(fixed, RetryStrategy)
+    assert_type(RetryStrategy.fixed_delay(), RetryStrategy)
+    assert_type(RetryStrategy.exponential_backoff(), RetryStrategy)
     assert_type(RetryStrategy.fixed_delay(tenacity.stop_after_delay(9), tenacity.wait_random(0, 1)), RetryStrategy)
     assert_type(RetryStrategy.exponential_backoff(4, 0.2, timedelta(seconds=5), retry_on=OSError), RetryStrategy)
     assert_type(RetryStrategy.fixed_delay(3, 1, retry_on=lambda error: "busy" in str(error)), RetryStrategy)

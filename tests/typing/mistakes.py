@@ -117,7 +117,7 @@ def chains(stream: AsyncStream, tag: OutputTag) -> None:
 
 
 def strategies() -> None:
-    RetryStrategy.fixed_delay(3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    RetryStrategy.exponential_backoff(retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     RetryStrategy.fixed_delay(3, "1 s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     RetryStrategy.fixed_delay(3, 1, retry_on="busy")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     RetryStrategy(stop=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -293,7 +294,34 @@ class ResultArrays:
                 "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower "
                 "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached)"
             )
+        return with_null_fields(array)
+
+
+def with_null_fields(array: pa.Array) -> pa.Array:
+    """The array with NULL in each field of a struct that is NULL, at any depth; the array itself if no struct is NULL.
+
+    pyarrow fills these fields with 0 and "", and an engine that reads a field alone, as Sail does, takes those for
+    values.
+    """
+    # Values are shared; only the bits that say what is NULL are made anew.
+    if pa.types.is_struct(array.type):
+        is_whole = not array.null_count
+        given = [array.field(i) for i in range(array.type.num_fields)] if is_whole else array.flatten()
+        fields = [*map(with_null_fields, given)]
+        if not fields or (is_whole and all(map(operator.is_, fields, given))):
+            return array
+        return pa.StructArray.from_arrays(
+            fields, fields=fields_of(array.type), mask=None if is_whole else array.is_null()
+        )
+    if not fields_of(array.type):
         return array
+    given = array.values
+    items = with_null_fields(given)
+    if items is given:
+        return array
+    # Not of offsets: a list that is NULL, or not at the beginning of its values, stays as it is.
+    buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset, children=[items])
 
 
 def capture_type(value: pa.DataType) -> pa.DataType:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from .._errors.checks import (
     Seconds,
@@ -42,6 +43,7 @@ DEFAULT_BATCH_SIZE = 100
 OPEN_TIMEOUT = 60.0  # seconds; a client that is not open by then is taken for dead
 
 Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class OutputMode(enum.Enum):
@@ -110,13 +112,16 @@ class CallOptions(TypedDict, total=False):
     """
 
     capacity: int | AdaptiveCapacity | Literal["auto"]
-    queue_size: int | None
-    max_buffered_bytes: int | None
     timeout: Seconds | None
     attempt_timeout: Seconds | None
-    on_timeout: Any
     retry: RetryStrategy | BaseRetrying | None
     on_error: OnError | Literal["raise", "null", "capture", "dead_letter"]
+    rate_limit: RateLimit | Sequence[RateLimit] | None
+    store: ResultStore | None
+    resources: Resources | None
+    queue_size: int | None
+    max_buffered_bytes: int | None
+    on_timeout: Any
     on_null_input: OnNullInput | Literal["call", "null"]
     extra_fields: ExtraFields | Literal["error", "drop"]
     redact: bool | Redact | None
@@ -125,15 +130,12 @@ class CallOptions(TypedDict, total=False):
     batch_weight: Callable[..., float] | None
     max_batch_weight: float | None
     split_failed: bool
-    resources: Resources | None
     open_timeout: Seconds | None
     deterministic: bool
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
-    store: ResultStore | None
     version: str | None
     on_store_error: OnStoreError | Literal["call", "fail"]
     store_timeout: Seconds
-    rate_limit: RateLimit | Sequence[RateLimit] | None
     job_capacity: int | None
     max_calls: int | None
     budget: Budget | Sequence[Budget] | None
@@ -180,18 +182,21 @@ class Options:
     """The checked options of one function."""
 
     # Each option once: name, type, default and check in one line. Values are checked on the driver, where they are
-    # given; no other code checks them again.
+    # given; no other code checks them again. The options that most people need come first, as they do in `help()`.
 
-    output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
     capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of))
-    queue_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
-    max_buffered_bytes: int | None = field(default=256 * 2**20, metadata=_by(optional(positive_int)))
     timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
     attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
-    # What `on_timeout` and `resources` may be depends on the function; they are checked together with it.
-    on_timeout: Any = field(default=None, metadata=_by(anything, is_shown=False))
     retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
+    rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
+    store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))
+    # What `on_timeout` and `resources` may be depends on the function; they are checked together with it.
+    resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
+    output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
+    queue_size: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    max_buffered_bytes: int | None = field(default=256 * 2**20, metadata=_by(optional(positive_int)))
+    on_timeout: Any = field(default=None, metadata=_by(anything, is_shown=False))
     on_null_input: OnNullInput = field(default=OnNullInput.CALL, metadata=_by(choice(OnNullInput)))
     extra_fields: ExtraFields = field(default=ExtraFields.DROP, metadata=_by(choice(ExtraFields)))
     redact: Redact | None = field(default=None, metadata=_by(redaction))
@@ -200,15 +205,12 @@ class Options:
     batch_weight: Callable[..., Any] | None = field(default=None, metadata=_by(optional(plain_function)))
     max_batch_weight: float | None = field(default=None, metadata=_by(optional(amount)))
     split_failed: bool = field(default=False, metadata=_by(flag))
-    resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
     open_timeout: float | None = field(default=OPEN_TIMEOUT, metadata=_by(optional(seconds)))
     deterministic: bool = field(default=False, metadata=_by(flag))
     loop: EventLoop = field(default=EventLoop.AUTO, metadata=_by(choice(EventLoop)))
-    store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
     store_timeout: float = field(default=1.0, metadata=_by(seconds))
-    rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
     job_capacity: int | None = field(default=None, metadata=_by(optional(positive_int)))
     max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
     budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
@@ -340,3 +342,34 @@ class Options:
             raise OptionError(f"on_spent={self.on_spent.value!r} is never used without a budget or max_calls")
         if self.on_timeout is not None and self.timeout is None:
             raise OptionError("on_timeout is never used without a timeout; give timeout=<seconds>")
+
+
+def shows_options(options: type[Any], **defaults: Any) -> Callable[[F], F]:
+    """A decorator: at run time the signature of a function names each option that its `**options` takes.
+
+    `Unpack` shows the options to type checkers only; `help()`, notebooks and `inspect.signature` read the signature.
+
+    Args:
+        options: the TypedDict of `**options`.
+        defaults: those that are not the defaults of `Options`, as users write them.
+    """
+    types = options.__annotations__
+    named = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(one.name, None if one.default == () else _shown(one.default)),
+            annotation=types[one.name].__forward_arg__,
+        )
+        for one in dataclasses.fields(Options)
+        if one.name in types
+    ]
+
+    def showing(function: F) -> F:
+        own = inspect.signature(function)
+        *others, last = own.parameters.values()
+        assert last.kind is inspect.Parameter.VAR_KEYWORD
+        function.__signature__ = own.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
+        return function
+
+    return showing

@@ -88,14 +88,14 @@ class RetryStrategy:
     @classmethod
     def fixed_delay(
         cls,
-        attempts: int | stop_base,
-        delay: float | timedelta | wait_base,
+        attempts: int | stop_base = 3,
+        delay: float | timedelta | wait_base = 1.0,
         *,
         retry_on: RetryOn = Exception,
         retry_if_result: Callable[[Any], bool] | None = None,
         max_retry_after: float | timedelta = MAX_RETRY_AFTER,
     ) -> RetryStrategy:
-        """Call again after the same delay each time.
+        """Call again after the same delay each time: without arguments, three calls, a second apart.
 
         Args:
             attempts: calls in all, at least 1; or a tenacity stop object.
@@ -120,9 +120,9 @@ class RetryStrategy:
     @classmethod
     def exponential_backoff(
         cls,
-        attempts: int | stop_base,
-        initial: float | timedelta,
-        maximum: float | timedelta,
+        attempts: int | stop_base = 5,
+        initial: float | timedelta = 0.5,
+        maximum: float | timedelta = 30.0,
         multiplier: float = 2,
         jitter: bool = True,
         *,
@@ -132,9 +132,12 @@ class RetryStrategy:
     ) -> RetryStrategy:
         """Call again after `initial`, then `multiplier` times as long each time, never more than `maximum`.
 
+        Without arguments: five calls, with delays of 0.5, 1, 2 and 4 seconds before jitter, after any `Exception`. Give
+        `retry_on=asyncudf.http.is_retryable` for services over HTTP, so that a wrong request is not sent five times.
+
         Args:
             attempts, retry_on, retry_if_result, max_retry_after: as in `fixed_delay`.
-            initial, maximum: seconds.
+            initial, maximum: seconds; `initial` is at most `maximum`.
             multiplier: at least 1.
             jitter: shorten each delay by a random share of up to one half, so that rows which failed
                 together do not come back together.
@@ -142,7 +145,8 @@ class RetryStrategy:
         Raises:
             OptionError: a value that cannot work.
 
-        >>> strategy = RetryStrategy.exponential_backoff(attempts=4, initial=0.2, maximum=5.0)
+        >>> strategy = RetryStrategy.exponential_backoff()
+        >>> patient = RetryStrategy.exponential_backoff(attempts=10, initial=1.0, maximum=60.0)
         """
         first, longest = span(initial, "initial"), span(maximum, "maximum")
         if longest < first:

@@ -1,13 +1,18 @@
-"""Differences between versions of Spark, found by their features. No other module knows versions."""
+"""Differences between engines, and between versions of Spark. No other module knows either.
+
+Versions are found by their features, the engine behind a session by what it answers.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import enum
 import functools
 import inspect
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +30,14 @@ from .pickling import Travelling
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+if not hasattr(pyspark, "TaskContext"):
+    raise ImportError(
+        "asyncudf needs the part of PySpark that runs in Spark's workers, and this pyspark "
+        f"({pyspark.__file__}, {pyspark.__version__}) has no TaskContext, as pyspark-client-rust: uninstall it, and "
+        "install pyspark or pyspark-client in its place",
+        name="pyspark",
+    )
 
 try:
     from pyspark.sql.pandas.functions import arrow_udf
@@ -89,6 +102,64 @@ def active_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """What runs the queries of a session, and what it keeps of what a plan says."""
+
+    name: str
+    calls_columns_once: bool  # a function that is a column: for each row that reaches it, however often it is used
+    keeps_sorts: bool  # rows come to an operator as a sort before it has put them
+    analyzes_tables: bool  # it makes a table function with what its `analyze` has found
+    streams_operators: bool  # mapInArrow takes a stream
+
+
+SPARK = Engine("Spark", True, True, True, True)
+SAIL = Engine("Sail", False, False, False, False)
+_engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
+
+
+def engine_of(session: Any) -> Engine:
+    """The engine of a session. A session of Spark Connect is asked once; a classic one is Spark's."""
+    if hasattr(session, "_jsparkSession"):
+        return SPARK
+    if session not in _engines:
+        _engines[session] = _asked(session)
+    return _engines[session]
+
+
+def _asked(session: Any) -> Engine:
+    # `session.version` is no answer: Sail repeats the version of the client. Its own was 0.7 when Spark's was 4.2.
+    try:
+        (row,) = session.sql("SELECT version()").collect()
+        return SAIL if not row[0].startswith(session.version) and int(row[0].partition(".")[0]) < 3 else SPARK
+    except Exception:  # a server that answers no queries of ours
+        return SPARK
+
+
+def lost_sort(df: Any) -> str | None:
+    """The sort that the engine takes out of the plan if mapInArrow reads this DataFrame; None if there is none.
+
+    Sail needs no order for mapInArrow. It keeps a sort of all rows for a limit, also for one that leaves nothing out.
+    """
+    if engine_of(df.sparkSession).keeps_sorts:
+        return None
+    _, _, plan = df._explain_string(extended=True).partition("== Parsed Logical Plan ==\n")
+    is_offset = False
+    for line in plan.splitlines():
+        kind, _, said = line.strip().partition(": ")
+        if kind in ("Sort", "SortWithinPartitions"):
+            return None if is_offset and kind == "Sort" else kind
+        if kind == "Limit":
+            if "fetch=None" not in said:
+                return None
+            is_offset = True
+        elif kind == "Filter" or (kind == "ExplicitRepartition" and said.startswith("kind=coalesce")):
+            is_offset = False
+        elif kind not in ("Projection", "SubqueryAlias"):
+            return None
+    return None
+
+
 def to_arrow(declared: spark.DataType) -> pa.DataType:
     """Arrow's type for one of Spark's, timestamps in UTC; TypeError if there is none."""
     try:
@@ -133,13 +204,18 @@ def check_data_sources() -> None:
         )
 
 
-def check_table_functions(function: str) -> None:
-    """Raises FunctionError where Spark cannot derive the schema of a table function from its table."""
+def check_table_functions(function: str, session: Any) -> None:
+    """Raises FunctionError where the schema of a table function cannot be derived from its table."""
+    operator = "asyncudf.unordered_wait(df, function, 'column'), and createOrReplaceTempView of what it returns for SQL"
     if not HAS_ANALYZE:
         raise FunctionError(
             f"{function} would be a table function, whose columns are those of its table and its results; Spark finds "
-            "them out from version 4.0 on. Here, use the operator: asyncudf.unordered_wait(df, function, 'column'), "
-            "and createOrReplaceTempView of what it returns for SQL"
+            f"them out from version 4.0 on. Here, use the operator: {operator}"
+        )
+    if not (engine := engine_of(session)).analyzes_tables:
+        raise FunctionError(
+            f"{function} would be a table function, whose columns are those of its table and its results; "
+            f"{engine.name} makes none whose columns depend on a table. Use the operator: {operator}"
         )
 
 

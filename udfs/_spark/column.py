@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
@@ -20,7 +21,8 @@ from .._engine.operators.memory import BatchToken, InputBatch
 from .._engine.stored.elements import with_unreadable
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import safe_repr
-from ._compat import column_udf
+from .._functions.options import Options
+from ._compat import column_udf, engine_of
 from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import Travelling
@@ -30,6 +32,7 @@ from .types import active_session
 from .worker import ErrorReporting, start_function
 
 _ITSELF = "to call the function itself, as in a unit test: await f.__wrapped__(...)"
+logger = logging.getLogger("asyncudf")
 MONTHS = 21  # pyarrow's number of their type, all that it says of an array of them
 MIN_BATCH_ROWS = 1000  # results in a batch, also where Spark's input batches are smaller
 
@@ -130,6 +133,7 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     native = column_udf(ColumnTask(function_plan), data_type)
     if not udf.options.deterministic:
         native = native.asNondeterministic()
+    warn_of_repeated_calls(spec.name, udf.options, active_session())
     try:
         result: Column = native(*columns)
     except RuntimeError as error:  # of PySpark's own class from Spark 4.0 on
@@ -139,6 +143,19 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]
     result._asyncudf = Called(udf, tuple(columns))  # type: ignore[attr-defined]
     return result
+
+
+def warn_of_repeated_calls(name: str, options: Options, session: Any) -> None:
+    """Log for a use of a function as a column that costs more calls than rows on the engine of the session."""
+    if session is None or options.store is not None or options.deterministic:
+        return
+    if not (engine := engine_of(session)).calls_columns_once:
+        logger.warning(
+            "%s: %s evaluates a column as often as its query mentions it or a field of it, and also for rows that a "
+            "filter leaves out; each call is made and paid again, and the order of the rows may change. To call once a "
+            "row: asyncudf.ordered_wait(df, %s, ...), or store=ResultStore.executor() for the function",
+            name, engine.name, name,
+        )  # fmt: skip
 
 
 @functools.cache

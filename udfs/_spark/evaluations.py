@@ -34,7 +34,7 @@ from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._compat import change_setting
+from ._compat import change_setting, engine_of, lost_sort
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec, WaitingReport
 from .pickling import Travelling
 from .planner import rows_node
@@ -221,6 +221,7 @@ class StreamSource:
     def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
         """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
         task, df = self.task(results), findable(df)
+        check_rows(df, task.plan.name)
         if len(results) == 1:
             schema = results[0].schema
             frame = df.mapInArrow(task, findable_schema(schema))
@@ -281,6 +282,23 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
     for ref in refs.values():
         need(ref)
     return {name: frame(ref) for name, ref in refs.items()}
+
+
+def check_rows(df: DataFrame, name: str) -> None:
+    """Raises FunctionError for rows that the engine does not give to an operator, or not in their order."""
+    engine = engine_of(df.sparkSession)
+    if df.isStreaming and not engine.streams_operators:
+        raise FunctionError(
+            f"{name} reads a stream, and {engine.name} has no operators for streams: use the function as a column, or "
+            "AsyncStream(batch) for a DataFrame that ends"
+        )
+    if (sort := lost_sort(df)) is not None:
+        how = "sorts the rows of each partition" if sort == "SortWithinPartitions" else "is sorted"
+        raise FunctionError(
+            f"the DataFrame that {name} reads {how}, and {engine.name} takes a sort before an operator out of the "
+            "plan: rows would come as they were before. Write df.orderBy(...).offset(0), with offset directly after "
+            "the sort: that keeps the order, in one partition. Or leave the sort out"
+        )
 
 
 UNDECLARED = spark.StructType().add("tag", "string").add("rows", "binary")

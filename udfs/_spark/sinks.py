@@ -38,7 +38,7 @@ from ._compat import (
     check_data_sources,
 )
 from .coordinators import coordinator_config
-from .evaluations import ChainTask, arrow_struct, findable, findable_schema
+from .evaluations import ChainTask, arrow_struct, check_rows, findable, findable_schema
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
@@ -188,6 +188,7 @@ def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[Sin
     """Write the rows of a DataFrame in one job: what it did, and the rows that failed."""
     df = without_old_errors(df)
     task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
+    check_rows(df, task.plan.name)
     ends = findable(df).mapInArrow(task, STAGE).collect()
     figures, letters = summed(ends)
     return figures, letters_frame(df.sparkSession, letters, task.letters)

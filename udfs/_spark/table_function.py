@@ -235,7 +235,7 @@ def register_table_function(
 ) -> None:
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
-    check_table_functions(name)
+    check_table_functions(name, session)
     _check_python(session, name)
     added = tuple(result_fields(function_plan, data_type))
     task = TableTask(function_plan, added, isinstance(data_type, spark.StructType))

@@ -13,7 +13,7 @@ from .._engine.loop.event_loops import run_to_end
 from .._engine.loop.virtual_clock import VirtualClockLoop
 from .._engine.operators.async_wait import AsyncWaitOperator
 from .._errors.exceptions import AsyncUDFError
-from .._functions.options import FunctionOptions
+from .._functions.options import FunctionOptions, shows_options
 from .._spark.api.decorator import udf_of
 from ._loops import is_loop_running
 from ._runs import ListOutput, chain_of, elements_of
@@ -75,6 +75,7 @@ class OperatorHarness:
     ([], ['A', 'B'])
     """
 
+    @shows_options(FunctionOptions)
     def __init__(self, function: Any, *, returnType: Any = None, **options: Unpack[FunctionOptions]) -> None:  # noqa: N803
         if is_loop_running():
             raise AsyncUDFError(

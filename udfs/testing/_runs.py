@@ -26,7 +26,7 @@ from .._engine.operators.outputs import Output
 from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
 from .._errors.safe import safe_repr
-from .._functions.options import CallOptions, OutputMode
+from .._functions.options import CallOptions, OutputMode, shows_options
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._spark.api.decorator import AsyncUDF, udf_of
 from .._spark.api.stream import AsyncStream
@@ -39,6 +39,7 @@ from ._loops import new_loop, run_apart
 from ._result_store import staying_here
 
 
+@shows_options(CallOptions)
 def run_rows(
     function: Any,
     rows: Iterable[Any],

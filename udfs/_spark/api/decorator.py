@@ -11,12 +11,13 @@ from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.annotations import UnknownTypeError, from_annotation, has_fields
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import FunctionOptions, Options, OutputMode
+from ..._functions.options import FunctionOptions, Options, OutputMode, shows_options
 from ..._functions.signature import FunctionSpec, is_coroutine_function, read_function
 from .._compat import COLUMN_EVAL_TYPE, column_function, column_type
-from ..column import ColumnTask, column
+from ..column import ColumnTask, column, warn_of_repeated_calls
 from ..planner import check_declared, plan_function, result_keys, result_type
 from ..table_function import register_table_function
+from ..types import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -86,6 +87,7 @@ class AsyncUDF(Generic[P, R]):
             spark.udf.register(name, self)
         return self
 
+    @shows_options(FunctionOptions, **dict.fromkeys(Options.names(), ...))  # unless given, as they were
     def with_options(self, **options: Unpack[FunctionOptions]) -> AsyncUDF[P, R]:
         """A copy with other options.
 
@@ -116,6 +118,7 @@ class AsyncUDF(Generic[P, R]):
     def func(self) -> Callable[..., Any]:
         self.spec.check_column_function(self.options)
         function_plan, data_type = plan_function(self.spec, self.options, self.returns)
+        warn_of_repeated_calls(self.spec.name, self.options, active_session())
         return column_function(ColumnTask(function_plan), data_type)
 
     @property
@@ -166,6 +169,7 @@ def async_pandas_udf(
     returnType: str | DataType | type[Any] | None = None,
     **options: Unpack[FunctionOptions],
 ) -> _Decorator: ...
+@shows_options(FunctionOptions)
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.
 
@@ -178,9 +182,23 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         f: the function, when used without parentheses.
         returnType: of one result: DDL, a `DataType`, or a class whose fields have types: a dataclass, a NamedTuple, a
             TypedDict or a Pydantic model.
-        output_mode: "ordered", or "unordered" for the operator and table forms.
         capacity: how many calls may be in flight at once, in each task; 100 unless given. "auto", or an
             `AdaptiveCapacity`, finds how many the service can take.
+        timeout: seconds for a row from its first call to its result, all attempts and back-offs included; 180 unless
+            given, None for no limit. At the deadline the call is cancelled and the row is done at once.
+        attempt_timeout: seconds for one attempt; no limit unless given.
+        retry: a `RetryStrategy` or a tenacity retrying object.
+        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct of `value` and
+            `error` (type, message, attempts, elapsed, status), where `status` is that of an HTTP error, and
+            "dead_letter", for `AsyncStream` only, sends the row to `side_output(DEAD_LETTERS)`.
+        rate_limit: a `RateLimit`, or a list of them that all hold: how many calls may begin in a second, minute, hour
+            or day, in the whole job. Each attempt counts. docs/limits.md is about this, and about the options from
+            `job_capacity` on.
+        store: a `ResultStore`, which stores results by their arguments: equal arguments are called once in this query,
+            in this job, or as long as the store lasts. See docs/once.md.
+        resources: async context managers that each task opens once, on the loop of the calls: a function with the name
+            of the parameter, or a dict from parameter names to functions or classes.
+        output_mode: "ordered", or "unordered" for the operator and table forms.
         queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
             is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
         max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
@@ -188,14 +206,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             for each row. At this size no row enters until others have left, but always as many as `capacity` calls
             need, unless Spark does not read. Results of calls in flight come on top. None for no limit but
             `queue_size`, which is then 100 * capacity (or capacity full batches).
-        timeout: seconds for a row from its first call to its result, all attempts and back-offs included; 180 unless
-            given, None for no limit. At the deadline the call is cancelled and the row is done at once.
-        attempt_timeout: seconds for one attempt; no limit unless given.
         on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
-        retry: a `RetryStrategy` or a tenacity retrying object.
-        on_error: "raise" fails the task at once, "null" gives null, "capture" makes the result a struct of `value` and
-            `error` (type, message, attempts, elapsed, status), where `status` is that of an HTTP error, and
-            "dead_letter", for `AsyncStream` only, sends the row to `side_output(DEAD_LETTERS)`.
         on_null_input: "call" calls the function for every row. With "null" a row of which any argument is NULL has the
             result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no lookup in the store, no failure
             (captured: a NULL value and a NULL error). The arguments of an `AsyncFunction` are its columns.
@@ -212,21 +223,15 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         split_failed: calls the halves of a batch whose call has failed as a whole, and their halves, until only the
             rows because of which it fails are left: at most two calls for each halving and each such row. Attempts
             that `retry` has left come first. Rows that have succeeded are never called again.
-        resources: async context managers that each task opens once, on the loop of the calls: a function with the name
-            of the parameter, or a dict from parameter names to functions or classes.
         open_timeout: seconds for each resource, and for `AsyncFunction.open`, to open; 60 unless given, None for no
             limit. What is not open by then fails the task. See docs/hangs.md.
         deterministic: lets Spark's optimizer copy the function to where its result is used, which calls it more than
             once for a row, or push filters past it. It saves calls only where one SELECT names the function twice.
         loop: the event loop of the calls: "auto", which is uvloop on executors that have it, "asyncio", or "uvloop"
             (the extra `asyncudf[fast]`).
-        store: a `ResultStore`, which stores results by their arguments: equal arguments are called once in this query,
-            in this job, or as long as the store lasts. See docs/once.md.
         version: change it when the function changes: results of another version do not count. Without it it is "1".
         on_store_error: what happens to rows if the store fails: "call", with a warning, or "fail", which ends the job.
         store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
-        rate_limit: a `RateLimit`, or a list of them that all hold: how many calls may begin in a second, minute, hour
-            or day, in the whole job. Each attempt counts. docs/limits.md is about this and the options below.
         job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task.
         max_calls: how many calls a query may make in all, as a budget of calls: `on_spent` says what comes then.
         budget: a `Budget`, or a list of them: what the calls of the job may cost, in money, tokens or another unit. See

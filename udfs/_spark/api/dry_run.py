@@ -18,7 +18,7 @@ from ..._errors.figures import amount_, count, things
 from ..._errors.figures import seconds as in_words
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnNullInput, Options
+from ..._functions.options import CallOptions, OnNullInput, Options, shows_options
 from ..._functions.signature import batch_rows
 from ..schemas import arguments, check_source, column_names, is_comparable
 from .decorator import udf_of
@@ -76,6 +76,7 @@ class DryRun:
         return "\n".join(lines)
 
 
+@shows_options(CallOptions)
 def dry_run(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction | None = None,

@@ -21,7 +21,7 @@ from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import type_name
 from ..._functions.annotations import function_hints, without_none
 from ..._functions.key_names import key_name
-from ..._functions.options import FunctionOptions, Options
+from ..._functions.options import FunctionOptions, Options, shows_options
 from ..._functions.signature import behind_decorators
 from ..._limits.coordinator import CoordinatorConfig
 from ..._limits.rate_limit import Scope
@@ -35,6 +35,7 @@ from ..worker import ErrorReporting, start_function
 from .decorator import udf_of
 
 
+@shows_options(FunctionOptions)
 def batch_handler(
     function: Any,
     returnType: Any = None,  # noqa: N803 - as in async_pandas_udf

@@ -37,7 +37,7 @@ from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FunctionError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.key_names import key_name
-from ..._functions.options import CallOptions, OnNullInput
+from ..._functions.options import CallOptions, OnNullInput, shows_options
 from ..._functions.retry import EndedAttempt, RetryStrategy
 from .._compat import condition_of, setting
 from ..planner import plan_function
@@ -133,6 +133,7 @@ class LookupTable:
 
     # _fields: the columns of a result in `join` and `to_df`
 
+    @shows_options(CallOptions, on_error="capture")
     def __init__(
         self,
         spark: SparkSession,

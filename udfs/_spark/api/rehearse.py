@@ -29,7 +29,7 @@ from ..._errors.figures import amount_, things
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options
+from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
 from ..._functions.signature import FunctionSpec, batch_rows
 from ..._limits.budget import CALLS, ROUNDING, Budget, budget_label
 from ..._limits.by_key import by_label
@@ -56,6 +56,7 @@ ROUNDS = 2  # of calls in flight, in a task of the sample
 SLACK = 1.5  # times as many calls in flight as the sample had are no matter
 
 
+@shows_options(CallOptions)
 def rehearse(
     df: DataFrame,
     function: Column | Callable[..., Any] | AsyncFunction,

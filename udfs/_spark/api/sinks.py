@@ -14,7 +14,7 @@ from ..._errors.checks import text
 from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode
+from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
 from ..._limits.failures import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
 from ..sinks import micro_batch_named, plan_sink, run_sink, sink_class, stream_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_FAILURES = ErrorBudget(0.5)
 
 
+@shows_options(CallOptions, on_error="dead_letter", max_failures=DEFAULT_MAX_FAILURES.most)
 def async_sink(
     df: DataFrame, function: Callable[..., Any] | AsyncFunction, *columns: str | Column, **options: Unpack[CallOptions]
 ) -> SinkReport:
@@ -74,6 +75,7 @@ def async_sink(
     return report
 
 
+@shows_options(CallOptions)
 def stream_sink(
     function: Callable[..., Any] | AsyncFunction,
     *columns: str | Column,
@@ -112,6 +114,7 @@ def stream_sink(
     return _StreamSink(udf, columns, dead_letters, name)
 
 
+@shows_options(CallOptions)
 def sink_source(
     name: str,
     function: Callable[..., Any] | AsyncFunction,

@@ -12,7 +12,7 @@ from ..._chain.plan import StreamNode, WaitFactory
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OutputMode
+from ..._functions.options import CallOptions, OutputMode, shows_options
 from ..._functions.process_function import ProcessFunction
 from ..._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from ..._functions.signature import refuse_dead_letters
@@ -100,6 +100,7 @@ class AsyncStream:
             raise OptionError(f"a WatermarkStrategy is needed, not {safe_repr(strategy)}")
         return self._then(lambda node: assign_node(node, strategy))
 
+    @shows_options(CallOptions)
     def ordered_wait(
         self,
         function: Callable[..., Any] | AsyncFunction,
@@ -120,6 +121,7 @@ class AsyncStream:
         places = watermark, with_watermark_column, as_
         return self._wait(OutputMode.ORDERED, function, columns, returnType, options, places)
 
+    @shows_options(CallOptions)
     def unordered_wait(
         self,
         function: Callable[..., Any] | AsyncFunction,
@@ -312,6 +314,7 @@ class AsyncStream:
         return f"<AsyncStream {' > '.join(['source', *names])}{side}>"
 
 
+@shows_options(CallOptions)
 def ordered_wait(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction,
@@ -349,6 +352,7 @@ def ordered_wait(
     return AsyncStream(df)._wait(OutputMode.ORDERED, function, columns, returnType, options, places)._alone()
 
 
+@shows_options(CallOptions)
 def unordered_wait(
     df: DataFrame,
     function: Callable[..., Any] | AsyncFunction,

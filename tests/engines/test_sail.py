@@ -1,0 +1,197 @@
+"""What an engine that is not Spark keeps of a plan: Sail, where `pysail` is installed, in this process.
+
+Functions run in the server's process, so a list of this module sees each call.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from asyncudf import AsyncStream, FunctionError, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
+from asyncudf._spark._compat import SAIL, engine_of
+
+pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
+seen: Any = sys.modules.setdefault("seen_by_sail", types.ModuleType("seen_by_sail"))
+RESULT = "a double, deep struct<b: long>, items array<struct<x: long>>, m map<string, struct<y: long>>"
+FIELDS = ["w is null", "w.a", "w.deep.b", "w.items[1].x", "w.m['n'].y"]
+NOTHING = (None, None, None, None)
+
+
+async def look(key: int) -> dict[str, Any]:
+    from seen_by_sail import keys  # type: ignore[import-not-found]
+
+    keys.append(key)
+    if key == 1:
+        raise KeyError(key)
+    return {"a": float(key), "deep": {"b": key}, "items": [{"x": key}, None], "m": {"k": {"y": key}, "n": None}}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql.connect.session import SparkSession
+
+    server = pysail.SparkConnectServer("127.0.0.1", 0)
+    server.start(background=True)
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{server.listening_address[1]}").create()
+    yield session
+    session.stop()
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def keys() -> list[int]:
+    """Those that `look` was called for."""
+    seen.keys = []
+    return seen.keys  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def df(spark: Any) -> Any:
+    """Four keys in one partition, in the order 0, 3, 2, 1."""
+    return spark.range(0, 4, 1, 1).select(((sf.col("id") * 3) % 4).alias("key"))
+
+
+def test_the_engine_is_found_by_what_it_answers(spark: Any) -> None:
+    assert spark.version != spark.sql("select version()").collect()[0][0], "Sail has repeated the client's version"
+    assert engine_of(spark) is SAIL
+
+
+def test_it_is_asked_once(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_of(spark)
+    monkeypatch.setattr(type(spark), "sql", lambda *_: pytest.fail("asked again"))
+    assert engine_of(spark) is SAIL
+
+
+@pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
+def test_a_field_of_a_null_struct_is_null(df: Any, wait: Any, keys: list[int]) -> None:
+    """It was 0.0: Sail reads the fields' array alone, and pyarrow writes values there."""
+    rows = wait(df, look, "key", returnType=RESULT, on_error="null", as_="w").selectExpr("key", *FIELDS).collect()
+    assert sorted(map(tuple, rows)) == [
+        (0, False, 0.0, 0, None, None),
+        (1, True, *NOTHING),
+        (2, False, 2.0, 2, None, None),
+        (3, False, 3.0, 3, None, None),
+    ]
+    assert sorted(keys) == [0, 1, 2, 3]
+
+
+def test_so_is_that_of_a_column_and_of_a_captured_error(df: Any) -> None:
+    locate = async_pandas_udf(look, RESULT, on_error="capture", store=ResultStore.executor())
+    wanted = ["w.value.a", "w.value.deep.b", "w.error.type", "w.error.attempts"]
+    rows = df.where("key < 2").withColumn("w", locate("key")).selectExpr("key", *wanted).collect()
+    assert sorted(map(tuple, rows)) == [(0, 0.0, 0, None, None), (1, None, None, "KeyError", 1)]
+
+
+class TestColumns:
+    def warnings(self, caplog: pytest.LogCaptureFixture) -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "asyncudf" and one.levelno == logging.WARNING]
+
+    def test_each_use_is_warned_of_and_told_what_to_do(self, df: Any, caplog: pytest.LogCaptureFixture) -> None:
+        locate = async_pandas_udf(look, RESULT, on_error="null")
+        locate("key")
+        locate("key")
+        told = self.warnings(caplog)
+        assert len(told) == 2
+        assert told[0].startswith("look: Sail evaluates a column as often as its query mentions it")
+        assert "asyncudf.ordered_wait(df, look, ...), or store=ResultStore.executor()" in told[0]
+
+    def test_what_it_warns_of_is_true(self, df: Any, keys: list[int]) -> None:
+        """If Sail calls once a row, the warning is not needed."""
+        w = async_pandas_udf(look, RESULT, on_error="null")("key")
+        assert len(df.withColumn("w", w).where("w.a >= 0").select("w.a", "w.deep").collect()) == 3
+        assert len(keys) > 4
+
+    def test_a_function_in_sql_is_warned_of_once(self, spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+        async_pandas_udf(look, RESULT).register(spark, "look_in_sql")
+        assert len(self.warnings(caplog)) == 1
+
+    @pytest.mark.parametrize(
+        "options", [{"store": ResultStore.executor()}, {"deterministic": True}], ids=["store", "det"]
+    )
+    def test_a_store_or_a_promise_is_no_reason_to_warn(
+        self, spark: Any, caplog: pytest.LogCaptureFixture, options: Any
+    ) -> None:
+        async_pandas_udf(look, RESULT, **options)("key")
+        assert self.warnings(caplog) == []
+
+    def test_operators_are_not_warned_of(self, df: Any, caplog: pytest.LogCaptureFixture) -> None:
+        ordered_wait(df, look, "key", returnType=RESULT)
+        assert self.warnings(caplog) == []
+
+
+def sorted_frames(df: Any) -> dict[str, Any]:
+    spark = df.sparkSession
+    df.orderBy("key").createOrReplaceTempView("in_order")
+    return {
+        "orderBy": df.orderBy("key"),
+        "sortWithinPartitions": df.sortWithinPartitions("key"),
+        "a column after it": df.orderBy("key").withColumn("more", sf.col("key") + 1),
+        "a filter after it": df.orderBy("key").where("key > 0"),
+        "a view": spark.table("in_order"),
+        "SQL": spark.sql("select key from in_order"),
+        "coalesce": df.orderBy("key").coalesce(1),
+        "offset of each partition's sort": df.sortWithinPartitions("key").offset(0),
+        "offset behind a filter": df.orderBy("key").withColumn("z", sf.col("key") + 1).where("z > 1").offset(0),
+    }
+
+
+KEPT = {
+    "offset": lambda df: df.orderBy("key").offset(0),
+    "a column after it": lambda df: df.orderBy("key").offset(0).withColumn("more", sf.col("key") + 1),
+    "a filter after it": lambda df: df.orderBy("key").offset(0).withColumn("z", sf.col("key") + 1).where("z > 0"),
+    "limit": lambda df: df.orderBy("key").limit(10),
+}
+
+
+class TestSorts:
+    def test_a_sort_that_sail_would_drop_is_refused_by_name(self, df: Any, keys: list[int]) -> None:
+        told = r"Sail takes a sort before an operator out.*\.offset\(0\)"
+        for frame in sorted_frames(df).values():
+            with pytest.raises(FunctionError, match=told):
+                ordered_wait(frame, look, "key", returnType=RESULT)
+        with pytest.raises(FunctionError, match="the DataFrame that look reads sorts the rows of each partition"):
+            AsyncStream(df.sortWithinPartitions("key")).ordered_wait(look, "key", returnType=RESULT).to_df()
+        assert keys == []
+
+    def test_a_sink_refuses_it_too(self, df: Any, keys: list[int]) -> None:
+        with pytest.raises(FunctionError, match="Sail takes a sort before an operator out"):
+            async_sink(df.orderBy("key"), look, "key")
+        assert keys == []
+        assert async_sink(df.orderBy("key").offset(0), look, "key", capacity=1).written == 3
+        assert keys == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("shape", KEPT)
+    def test_rows_are_called_in_the_order_of_a_sort_that_is_taken(self, df: Any, keys: list[int], shape: str) -> None:
+        ordered_wait(KEPT[shape](df), look, "key", returnType=RESULT, on_error="null", capacity=1).collect()
+        assert keys == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("shape", ["aggregate", "join", "union", "none", "repartition"])
+    def test_a_sort_that_says_nothing_of_the_order_here_is_taken(self, df: Any, keys: list[int], shape: str) -> None:
+        ordered = df.orderBy("key")
+        frame = {
+            "aggregate": ordered.groupBy("key").count(),
+            "join": ordered.join(df, "key"),
+            "union": ordered.union(df.limit(0)),
+            "none": df,
+            "repartition": ordered.repartition(2),
+        }[shape]
+        ordered_wait(frame, look, "key", returnType=RESULT, on_error="null").collect()
+        assert sorted(keys) == [0, 1, 2, 3]
+
+
+def test_an_operator_over_a_stream_is_refused_by_name(spark: Any) -> None:
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(FunctionError, match="look reads a stream, and Sail has no operators for streams"):
+        ordered_wait(stream, look, "value", returnType=RESULT)
+
+
+def test_a_table_function_is_refused_by_name(spark: Any) -> None:
+    with pytest.raises(FunctionError, match=r"many would be a table function.*Sail makes none.*unordered_wait"):
+        async_pandas_udf(look, RESULT, output_mode="unordered").register(spark, "many")
