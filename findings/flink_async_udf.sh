@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # apache-flink 2.3.0, run on 2026-11-29.
 # Expected: an `async def` under @udf in the Table API gives each row the answer to its own argument.
-# Seen: without an error rows get the answer for a later row of their bundle: x * 2 over 1 to 6 is 12 for most of them, how
-#   many depends on the moment. With a bundle size of 1 the answers are right.
+# Seen: without an error rows get the answer for a later row of their bundle: x * 2 over 1 to 6 is 10 or 12 for most;
+#   which rows are wrong changes from run to run. With a bundle size of 1 the answers are right.
 # Matters: to move an enrichment between Flink and Spark one compares the two, and Flink's column is the wrong one. Its
 #   AsyncDataStream has no such fault.
 # Source: FLINK-39532.
