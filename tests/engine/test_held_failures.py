@@ -21,7 +21,7 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     options = async_pandas_udf(
         weather, breaker=CircuitBreaker(window=10, open_for=5.0, max_open=100.0), on_error="null"
     ).options
-    operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0))
+    operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0), rows_under_way=list)
     service = Service(operator, options, SimpleNamespace(), async_pandas_udf(weather).spec)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=False)
     service.share(shared)

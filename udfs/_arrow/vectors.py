@@ -241,17 +241,16 @@ def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
     """
     import pandas as pd
 
-    if arrow_type is None:
-        arrow_type = _type_of(values)
-    if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
+    known = _type_of(values) if arrow_type is None else arrow_type
+    if pa.types.is_string(known) or pa.types.is_large_string(known):
         return pd.Series(list(values), dtype=pd.Series([""]).dtype)  # that of text in this version of pandas
-    is_flag, is_whole = pa.types.is_boolean(arrow_type), pa.types.is_signed_integer(arrow_type)
-    if not (is_flag or is_whole or any(is_so(arrow_type) for is_so in _WITH_A_MISSING_VALUE)):
+    is_flag, is_whole = pa.types.is_boolean(known), pa.types.is_signed_integer(known)
+    if not (is_flag or is_whole or any(is_so(known) for is_so in _WITH_A_MISSING_VALUE)):
         return pd.Series(list(values), dtype=object)
-    array = pa.array(values, type=arrow_type)
+    array = pa.array(values, type=known)
     if not array.null_count or not (is_flag or is_whole):
         return array.to_pandas()
-    dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{arrow_type.bit_width}")
+    dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{known.bit_width}")
     return array.to_pandas(types_mapper=lambda _: dtype)
 
 
