@@ -132,7 +132,7 @@ class FieldsDropped:
     def __init__(self, function: str, *, redacted: bool) -> None:
         self._function, self._redacted = function, redacted
         self._told = set[str]()
-        self.any = False
+        self.any: bool = False
 
     def __call__(self, path: str, names: Collection[Any]) -> None:
         self.any = True
