@@ -63,7 +63,10 @@ for form in (column, mapped):
         seen[form.__name__, names] = three, one = outcome(form("x-y-z", names)), outcome(form("x", names))
         what = "pandas_udf" if form is column else "mapInPandas"
         print(f"{what}, columns named {', '.join(names or '012')}: {three}, {one}")
+java = spark.sparkContext._gateway.proc
 spark.stop()
+java.stdin.close()  # Java ends, before its folder is gone
+java.wait(60)
 by_name = [three for (_, names), (three, _) in seen.items() if names]
 by_position = [three for (_, names), (three, _) in seen.items() if not names]
 few = {one for _, one in seen.values()}

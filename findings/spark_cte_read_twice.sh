@@ -58,7 +58,10 @@ got = {
     "mapInArrow": run("mapped", keys.mapInArrow(answers, "id bigint, r double")),
     "udf with asNondeterministic()": run("declared", keys.withColumn("r", udf.asNondeterministic()("id"))),
 }
+java = spark.sparkContext._gateway.proc
 spark.stop()
+java.stdin.close()  # Java ends, before its folder is gone
+java.wait(60)
 print(f"pyspark {pyspark.__version__}: a CTE of {ROWS} rows joined with itself")
 for what, (calls, different) in got.items():
     print(f"{what}: {calls} calls, {different} rows with two different answers")

@@ -58,7 +58,10 @@ spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate
 fresh, collected = (spark.range(0, ROWS, 1, 1).mapInArrow(answers, "id long") for _ in range(2))
 collected.collect()
 results = {"persisted before its first action": after_persist(fresh), "persisted after a collect()": after_persist(collected)}
+java = spark.sparkContext._gateway.proc
 spark.stop()
+java.stdin.close()  # Java ends, before its folder is gone
+java.wait(60)
 print(f"pyspark {pyspark.__version__}: rows that the function gets, {ROWS} in the frame")
 for what, (seen, is_cached) in results.items():
     print(f"{what} (is_cached {is_cached}): " + ", ".join(f"{name} {count}" for name, count in seen.items()))
