@@ -26,6 +26,8 @@ PATIENCE = 60.0  # seconds for what is bound to happen
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
+    for one in [*Listener._open]:  # of a test before that has not closed its bridge
+        one.close()
     before = signal.getsignal(signal.SIGUSR1)
     yield
     assert not Listener._open

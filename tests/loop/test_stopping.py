@@ -198,6 +198,7 @@ def test_results_that_are_ready_are_not_settled_one_by_one() -> None:
     flushed.clear()
     assert len([first, *out]) >= 100  # the first may leave before it is full
     assert not flushed
+    bridge.close()
 
 
 def test_the_calls_end_when_spark_leaves_while_its_thread_is_reading(worker: Worker) -> None:
