@@ -29,6 +29,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, inside, setting
 from .._spark.api.lookup_table import LITERAL_PATH, is_missing, observed, wave_name
+from .._spark.running_task import marked
 from .._spark.types import parsed_offline
 from .journal import HALVES, PIECES, REST, REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
@@ -167,7 +168,7 @@ class StateFolder:
         partitions = max(1, math.ceil(number / FILLED / task.work.service.max_requests))
         place = f"{self._at('parts')}/attempt={task.attempt}"
         with self._settings():
-            parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
+            parts = marked(requests.repartition(partitions)).mapInArrow(task, self._part_schema())
             parts.write.options(**LARGE_ROWS, **WHOLE).mode("overwrite").partitionBy("part").parquet(place)
         return self._planned(task.attempt, place)
 

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from .._arrow.rows import ResultArrays, error_type, rows_of, with_null_fields
 from .._errors.call_outcome import CallOutcome
@@ -22,6 +21,7 @@ from .._errors.failure import Failure
 from .._errors.records import LETTER_FIELDS, error_text
 from .._errors.safe import safe_repr
 from .._spark.pickling import Travelling
+from .._spark.running_task import RunningTask, unmarked
 from .._spark.worker import ErrorReporting
 from .._stores.base import ResultStore
 from .journal import REUSED
@@ -95,12 +95,6 @@ def _some(rows: Iterator[Any], weigh: Callable[[Any], int]) -> Iterator[Any]:
             return
 
 
-def _attempt_of_task() -> tuple[int, int]:
-    """The partition of this task, and how often Spark has begun it before."""
-    task = TaskContext.get()
-    return (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
-
-
 @dataclasses.dataclass(frozen=True)
 class KeyTask(Task):
     """Adds the key of the arguments, the columns at these positions, to each row."""
@@ -153,8 +147,11 @@ class FormTask(Task):
     attempt: int = 1
 
     def run(self, batches: Batches) -> Batches:
-        requests = Requests(self.work, self.attempt, _attempt_of_task()[0])
-        for batch in batches:
+        requests: Requests | None = None
+        for given in batches:
+            if requests is None:
+                requests = Requests(self.work, self.attempt, RunningTask.of_rows(given).partition)
+            batch = unmarked(given)
             arguments, errors = self.arguments(batch.column("arguments")), batch.column("error").to_pylist()
             made = (requests.row(row, error) for row, error in zip(arguments, errors, strict=True))
             start = 0
@@ -182,7 +179,7 @@ class SendTask(Task):
     turns: Mapping[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
 
     def run(self, batches: Batches) -> Batches:
-        reruns = _attempt_of_task()[1]
+        reruns = RunningTask.now().attempt
         parts: dict[str, list[tuple[str, str]]] = {}  # the rows of one part are all in one task
         for batch in batches:
             for row in batch.select(["part", "key", "body"]).to_pylist():

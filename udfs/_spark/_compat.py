@@ -111,10 +111,20 @@ class Engine:
     keeps_sorts: bool  # rows come to an operator as a sort before it has put them
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
+    tells_tasks: bool = True  # TaskContext says which query, partition and attempt a task is of
+    runs_functions_itself: bool = False  # in the server's process, or in others like it
 
 
 SPARK = Engine("Spark", True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False)
+SAIL = Engine(
+    "Sail",
+    False,
+    False,
+    False,
+    False,
+    tells_tasks=False,
+    runs_functions_itself=True,
+)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 

@@ -38,6 +38,7 @@ from ._compat import change_setting, engine_of, lost_sort
 from .monitoring.task_report import WORKER_LOGS, TaskReportSpec, WaitingReport
 from .pickling import Travelling
 from .planner import rows_node
+from .running_task import RunningTask, marked, unmarked
 from .schemas import arrow_type_or_none, as_optional, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
@@ -58,21 +59,30 @@ class ChainTask(Travelling):
         return self.run(batches)
 
     def run(self, batches: Iterable[pa.RecordBatch], **how: Any) -> Iterator[pa.RecordBatch]:
-        """Run the chain; `how` is for `start_bridge`."""
+        """Run the chain; `query` replaces that of the task, and `start_bridge` has the rest."""
         # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
         filled = (batch for batch in batches if batch.num_rows)
-        functions = self.plan.functions
+        functions, reader = self.plan.functions, SourceReader(self.plan)
+        read = lambda batch: reader(unmarked(batch))  # noqa: E731
         report = partial(WaitingReport, self.report_spec, functions[0]) if functions else None
         with self.error_reporting:
-            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan), self.plan.name, report)
+            yield from pipe(filled, partial(self._start, **how), read, self.plan.name, report)
 
-    def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
+    def _start(
+        self, first: pa.RecordBatch, waited: float, query: str | None = None, **how: Any
+    ) -> Bridge[Any, pa.RecordBatch]:
+        task, first = RunningTask.of_rows(first), unmarked(first)
+        # Where nothing tells the task it is of the evaluation that this was planned for.
+        task = dataclasses.replace(task, query=query or task.query or self.token)
+
         def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
             return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
 
         nothing = partial(without_rows, self.results, first.schema)
         side_types = side_output_validators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, **how)
+        return start_bridge(
+            self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, task=task, **how
+        )
 
 
 def findable(df: DataFrame) -> DataFrame:
@@ -224,14 +234,14 @@ class StreamSource:
         check_rows(df, task.plan.name)
         if len(results) == 1:
             schema = results[0].schema
-            frame = df.mapInArrow(task, findable_schema(schema))
+            frame = marked(df).mapInArrow(task, findable_schema(schema))
             return frame.toDF(*schema.names) if are_ambiguous(schema.names) else frame
         tagged_union = spark.StructType().add("result", "integer")
         for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
             tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-        return df.mapInArrow(task, tagged_union)
+        return marked(df).mapInArrow(task, tagged_union)
 
     def _df(self) -> DataFrame:
         if self.origin is None:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.fs as pfs
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
 
@@ -42,6 +41,7 @@ from .evaluations import ChainTask, arrow_struct, check_rows, findable, findable
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
+from .running_task import RunningTask, marked
 from .schemas import arguments, as_nullable, check_source, column_names, joined_schema
 from .types import parsed_offline, side_output_type
 
@@ -189,7 +189,7 @@ def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[Sin
     df = without_old_errors(df)
     task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
     check_rows(df, task.plan.name)
-    ends = findable(df).mapInArrow(task, STAGE).collect()
+    ends = marked(findable(df)).mapInArrow(task, STAGE).collect()
     figures, letters = summed(ends)
     return figures, letters_frame(df.sparkSession, letters, task.letters)
 
@@ -337,9 +337,7 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    task = TaskContext.get()
-    names = ("sql.streaming.queryId", "streaming.sql.batchId")
-    query, batch = (None if task is None else task.getLocalProperty(name) for name in names)
+    query, batch = map(RunningTask.now().property_of, ("sql.streaming.queryId", "streaming.sql.batchId"))
     if query is None or batch is None:
         raise AsyncUDFError("Spark does not tell which micro-batch this is; use foreachBatch(stream_sink(...))")
     return micro_batch_named(query, int(batch))

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -41,6 +40,7 @@ from ..column import Called
 from ..evaluations import ChainTask, StreamSource, result_plan
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
+from ..running_task import marked
 from ..schemas import arguments, check_source, column_names
 from .decorator import AsyncUDF, udf_of
 from .dry_run import count_rows
@@ -285,13 +285,10 @@ class RehearsalTask(Travelling):
     tasks: int
     query: str  # of both parts: a budget of one query is for both
 
-    @property
-    def most(self) -> int:
+    def most(self, partition: int) -> int:
         if self.calls is None:
             return sys.maxsize
-        context = TaskContext.get()
-        assert context is not None
-        return self.calls // self.tasks + (context.partitionId() < self.calls % self.tasks)
+        return self.calls // self.tasks + (partition < self.calls % self.tasks)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         recorders: list[Recorder] = []
@@ -299,7 +296,7 @@ class RehearsalTask(Travelling):
 
         def built(chain: Chain) -> None:
             for counted in chain.counted.values():
-                recorders.append(Recorder(counted.counters, self.most))
+                recorders.append(Recorder(counted.counters, self.most(chain.partition)))
                 totals.append(counted.counters.totals)
                 counted.observe(recorders[-1])
 
@@ -341,7 +338,7 @@ class Part(NamedTuple):
 def _run_part(df: DataFrame, task: RehearsalTask) -> Part:
     began = time.monotonic()
     numbered = df.toDF(*map(str, range(len(df.columns))))  # the task knows their names; Spark takes none with dots here
-    rows = numbered.mapInArrow(task, "record string").collect()
+    rows = marked(numbered).mapInArrow(task, "record string").collect()
     return Part([_sample(*json.loads(row[0])) for row in rows], time.monotonic() - began)
 
 

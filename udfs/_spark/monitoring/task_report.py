@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
 from ..._chain.chain import Chain
@@ -25,6 +25,7 @@ from ..._observe.export import Exporter, task_line
 from ..._observe.function_metrics import FunctionMetrics
 from .._compat import active_context
 from ..pickling import dumps
+from ..running_task import RunningTask
 from .live import Address, LiveReporter
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ class WaitingReport:
     # A message of its own: the task's report begins with its first rows. Made in a thread that watches Spark's.
 
     def __init__(self, report_spec: TaskReportSpec, plan: FunctionPlan) -> None:
-        self._id, self._task, self._request = uuid.uuid4().hex, {**_task(0.0), "status": "waiting"}, _request()
+        now = RunningTask.now()
+        self._id, self._task, self._request = uuid.uuid4().hex, {**_told(now, 0.0), "status": "waiting"}, _request(now)
         self._use, self._about = report_spec.about(plan, plan.spec.name, 0)
         self._reporter: LiveReporter | None = None
         if self._request.address is not None and report_spec.channels is not None:
@@ -172,7 +174,7 @@ class TaskReport:
     #
     # Spark's thread makes, begins and ends it; between `watch` and `end` the loop's thread calls `sampled`.
 
-    def __init__(self, report_spec: TaskReportSpec, plan: ChainPlan, waited: float) -> None:
+    def __init__(self, report_spec: TaskReportSpec, plan: ChainPlan, task: RunningTask, waited: float) -> None:
         self._report_spec = report_spec
         self._plan = plan
         self._chain: Chain | None = None
@@ -184,7 +186,7 @@ class TaskReport:
         self._reporter: LiveReporter | None = None
         with contextlib.suppress(Exception):
             self._exporters = [Exporter(one.spec.full_name, report_spec.entry_point) for one in plan.functions]
-            self._task, self._request = _task(waited), _request()
+            self._task, self._request = _told(task, waited), _request(task)
             if self._request.address is not None and report_spec.channels is not None:
                 self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
 
@@ -253,13 +255,10 @@ class TaskReport:
         return {"id": self._id, "runs": self._request.runs, "task": task, "functions": functions}
 
 
-def _task(waited: float) -> dict[str, Any]:
-    """Where this task runs, and when it began: it has waited for its first rows for so many seconds."""
-    context = TaskContext.get()
-    where: tuple[Any, ...] = (0, 0, 0, None)
-    if context is not None:
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        where = context.stageId(), context.partitionId(), context.attemptNumber(), int(batch) if batch else None
+def _told(task: RunningTask, waited: float) -> dict[str, Any]:
+    """Where a task runs, and when it began: it has waited for its first rows for so many seconds."""
+    batch = task.property_of("streaming.sql.batchId")
+    where = task.stage or 0, task.partition, task.attempt, int(batch) if batch else None
     named = dict(zip(("stage", "partition", "attempt", "batch"), where, strict=True))
     return {**named, "host": socket.gethostname(), "began": time.time() - waited}
 
@@ -286,9 +285,6 @@ class MonitorRequest:
         return cls()
 
 
-def _request() -> MonitorRequest:
-    context = TaskContext.get()
-    if context is None:
-        return MonitorRequest()
-    own = MonitorRequest.from_property(context.getLocalProperty(THREAD_PROPERTY))
-    return own if own.runs else MonitorRequest.from_property(context.getLocalProperty(SESSION_CONF))
+def _request(task: RunningTask) -> MonitorRequest:
+    own = MonitorRequest.from_property(task.property_of(THREAD_PROPERTY))
+    return own if own.runs else MonitorRequest.from_property(task.property_of(SESSION_CONF))
