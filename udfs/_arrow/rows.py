@@ -24,11 +24,12 @@ if int(pa.__version__.partition(".")[0]) < 15:
     raise ImportError(f"asyncudf needs pyarrow>=15, and {pa.__file__} is {pa.__version__}", name="pyarrow")
 
 
-def warm_up() -> None:
-    """Do once in a worker, before the first call, what all calls in flight would wait for."""
+def warm_up(*, is_worker: bool) -> None:
+    """Do once in a process, before the first call, what all calls in flight would wait for."""
     pa.array([0])  # pyarrow imports pandas
-    if not gc.get_freeze_count():
-        # Else each full collection, about one in 100,000 rows, looks at all imported objects.
+    if is_worker and not gc.get_freeze_count():
+        # Else each full collection, about one in 100,000 rows, looks at all imported objects. A process that is not
+        # ours alone has more than these, and what is frozen is never collected.
         gc.collect()
         gc.freeze()
 

@@ -12,6 +12,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -60,7 +61,7 @@ def start_bridge(
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
-    warm_up()
+    warm_up(is_worker=_frame_of_spark() is not None)
     task = RunningTask.now() if task is None else task
     evaluation = None if first is None else Evaluation.of(task, _local_folder(), report_spec, plan, first)
     if evaluation is not None:
@@ -178,14 +179,21 @@ def _discard(stream: io.BufferedIOBase) -> None:
 
 
 def _stream_to_spark() -> io.BufferedIOBase | None:
-    """The stream that PySpark's worker writes to, found in the frames of our callers; None if it is in none."""
+    """The stream that PySpark's worker writes to; None if there is none."""
+    frame = _frame_of_spark()
+    found = None if frame is None else frame.f_locals.get("outfile")
+    return found if isinstance(found, io.BufferedIOBase) else None
+
+
+def _frame_of_spark() -> FrameType | None:
+    """That of PySpark's worker among those of our callers; None where another engine runs the task, or nobody does."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        # pyspark.worker or pyspark.daemon, also where it runs as __main__
-        if frame.f_globals.get("__package__") == "pyspark" and "outfile" in frame.f_code.co_varnames:
-            found = frame.f_locals.get("outfile")
-            return found if isinstance(found, io.BufferedIOBase) else None
+        # pyspark.worker, pyspark.daemon or pyspark.sql.worker's, also where it runs as __main__
+        package = str(frame.f_globals.get("__package__")).partition(".")[0]
+        if package == "pyspark" and "outfile" in frame.f_code.co_varnames:
+            return frame
     return None
 
 
@@ -224,7 +232,11 @@ class ErrorReporting:
         if cause is not None and (text := trace_of(cause, full=self.full, redacted=error.is_redacted)):
             error.add_note(f"\n{text.rstrip()}")
         error.__cause__ = None  # otherwise Spark may show it as well, with all frames
-        if not self.full:
+        if self.full:
+            return
+        if _frame_of_spark() is not None:
             # Spark's exception handler in the worker reads this switch. A worker ends after an error, so the switch has
             # no effect on other tasks.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        else:  # the process goes on, and may start a Spark itself: what it shows is the error's own traceback
+            error.__traceback__ = None
