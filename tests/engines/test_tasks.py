@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -330,3 +333,70 @@ class TestSideBySide:
         names = {thread.name for thread in threading.enumerate() if thread.name.startswith("asyncudf")}
         assert names <= {"asyncudf-coordinator"}
         assert len(running_task._uses) <= running_task.TASKS
+
+
+PROGRAM = """
+import os, sys
+from pyspark.sql import SparkSession
+from asyncudf import Budget, async_pandas_udf, ordered_wait
+from asyncudf._spark.coordinators import coordinator_url
+
+address, folder = sys.argv[1:]
+spark = SparkSession.builder.remote(address).getOrCreate()
+
+async def look(id: int) -> int:
+    open(os.path.join(folder, f"{os.getpid()}-{os.urandom(8).hex()}"), "w").close()
+    return id
+
+udf = async_pandas_udf(look, budget=Budget(3, "calls"), on_spent="null", on_error="null")
+for partitions in (2, 4):
+    frame = ordered_wait(spark.range(0, 20, 1, partitions), udf, "id")
+    for _ in range(2):
+        frame.collect()
+print(coordinator_url(None).rpartition("@")[2].partition("/")[0], flush=True)
+"""
+
+
+class TestAServerBesideUs:
+    @pytest.fixture
+    def server(self) -> Iterator[tuple[int, str]]:
+        """The process of a server of its own, and its address."""
+        program = (
+            "import sys; from pysail.spark import SparkConnectServer; server = SparkConnectServer('127.0.0.1', 0); "
+            "server.start(background=True); print(*server.listening_address, flush=True); sys.stdin.read()"
+        )
+        started = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        with started:
+            assert started.stdin is not None
+            assert started.stdout is not None
+            host, port = started.stdout.readline().split()
+            yield started.pid, f"sc://{host}:{port}"
+            started.stdin.close()
+
+    def test_its_tasks_share_a_coordinator_of_the_client_which_ends_with_it(self, server: Any, tmp_path: Any) -> None:
+        pid, address = server
+        calls = tmp_path / "calls"
+        calls.mkdir()
+        (tmp_path / "program.py").write_text(PROGRAM)  # with `python -c` the client of Spark 4.2 takes us for doctests
+        ran = subprocess.run(
+            [sys.executable, str(tmp_path / "program.py"), address, str(calls)], capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert {int(call.name.partition("-")[0]) for call in calls.iterdir()} == {pid}
+        assert len([*calls.iterdir()]) == 4 * 3
+        host, _, port = ran.stdout.strip().rpartition(":")
+        end = time.monotonic() + 30
+        while is_open(host, int(port)):
+            assert time.monotonic() < end, "the coordinator has outlived its client"
+
+
+def is_open(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
