@@ -29,7 +29,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, inside, setting
 from .._spark.api.lookup_table import LITERAL_PATH, is_missing, observed, wave_name
-from .._spark.running_task import marked
+from .._spark.marks import marked
 from .._spark.types import parsed_offline
 from .journal import HALVES, PIECES, REST, REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask

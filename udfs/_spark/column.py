@@ -23,11 +23,12 @@ from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._functions.options import Options
 from ._compat import column_udf, engine_of
+from .marks import query_mark
 from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import Travelling
 from .planner import plan_function
-from .running_task import RunningTask, query_mark
+from .running_task import RunningTask
 from .second_evaluations import batch_of
 from .types import active_session
 from .worker import ErrorReporting, start_function

@@ -26,9 +26,10 @@ from pyspark.sql import types as spark
 from .._chain.results import are_ambiguous
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from ._compat import change_setting, engine_of, has_refused_to_keep
+from .marks import marked
 from .monitoring.task_report import WORKER_LOGS
 from .pickling import Travelling
-from .running_task import RunningTask, marked, unmarked
+from .running_task import RunningTask, unmarked
 from .schemas import findable, findable_schema
 from .worker import ErrorReporting
 

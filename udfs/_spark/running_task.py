@@ -1,7 +1,7 @@
 """The task that runs now, as far as its engine says: the query, the partition, the attempt.
 
 Spark says it in its TaskContext. For an engine without one the plan does: the rows of an operator have two columns of
-marks behind their own, and a column has the mark of its query as its last argument.
+marks behind their own, and a column has the mark of its query as its last argument (`marks` puts them there).
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
-
-from ._compat import engine_of
 
 MARKS = ["asyncudf query", "asyncudf partition"]
 TASKS = 1_000  # of this process, for which it is known how many uses of a function they had
@@ -92,20 +88,8 @@ def _uses_of(key: object) -> Uses:
     return uses
 
 
-def query_mark() -> Column:
-    """A number that is the same in all of a query, and differs in each run of it."""
-    return sf.unix_micros(sf.current_timestamp())
-
-
-def marked(df: DataFrame) -> DataFrame:
-    """The rows as an operator reads them: with marks, if the engine does not tell tasks what they are."""
-    if engine_of(df.sparkSession).tells_tasks or df.isStreaming:
-        return df
-    return df.select("*", query_mark().alias(MARKS[0]), sf.spark_partition_id().alias(MARKS[1]))
-
-
 def unmarked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows as they were before `marked`."""
+    """The rows as they were before they were marked."""
     return batch.select(list(range(batch.num_columns - len(MARKS)))) if _is_marked(batch) else batch
 
 
