@@ -24,7 +24,6 @@ from .._chain.plan import ChainPlan, StreamNode
 from .._chain.results import (
     ArrowOutputs,
     ResultPlan,
-    are_ambiguous,
     side_output_validators,
     without_rows,
 )
@@ -38,7 +37,7 @@ from .keeping import Kept, keep
 from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .pickling import Travelling
 from .planner import rows_node
-from .schemas import arrow_type_or_none, findable, findable_schema, numbered, rows_type
+from .schemas import arrow_type_or_none, mapped, numbered, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
 
@@ -105,8 +104,8 @@ class KeptResults:
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(keep(frame))
+    def keep(self, df: DataFrame, task: ChainTask, schema: spark.StructType) -> DataFrame:
+        self._kept.append(keep(df, task, schema))
         return self._kept[-1].frame
 
     def close(self) -> None:
@@ -167,7 +166,7 @@ class StreamSource:
         if alone or df.isStreaming or len(results) == 1:
             return self.evaluate(df, [result])
         if (self, node) not in self.kept.evaluated:
-            self.kept.evaluated[self, node] = self.kept.keep(self.evaluate(df, results)), results
+            self.kept.evaluated[self, node] = self.kept.keep(df, *self.stage(df, results)), results
         evaluated, known = self.kept.evaluated[self, node]
         if result in known:
             return result_frame(evaluated, known, result)
@@ -182,19 +181,20 @@ class StreamSource:
         return ChainTask(plan, tuple(results), type_of, uuid.uuid4().hex)
 
     def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
-        """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
-        task, df = self.task(results), findable(df)
+        return mapped(df, *self.stage(df, results))
+
+    def stage(self, df: DataFrame, results: Sequence[ResultPlan]) -> tuple[ChainTask, spark.StructType]:
+        """The task that gives these results; if there are several, Arrow has to know the types of all columns."""
+        task = self.task(results)
         check_rows(df, task.plan.name)
         if len(results) == 1:
-            schema = results[0].schema
-            frame = df.mapInArrow(task, findable_schema(schema))
-            return frame.toDF(*schema.names) if are_ambiguous(schema.names) else frame
+            return task, results[0].schema
         tagged_union = spark.StructType().add("result", "integer")
         for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
             tagged_union = tagged_union.add(f"r{number}", numbered(result.schema))
-        return df.mapInArrow(task, tagged_union)
+        return task, tagged_union
 
     def _df(self) -> DataFrame:
         if self.origin is None:
@@ -238,8 +238,8 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
             results = [*wanted[source]]
             if df.isStreaming and (len(refs) > 1 or results[0].tag is not None):
                 raise FunctionError(STREAMING)
-            evaluated = source.evaluate(df, results)
-            done[source] = source.kept.keep(evaluated) if len(refs) > 1 else evaluated, results
+            stage = source.stage(df, results)
+            done[source] = (source.kept.keep if len(refs) > 1 else mapped)(df, *stage), results
         return result_frame(*done[source], ref.result)
 
     for ref in refs.values():
