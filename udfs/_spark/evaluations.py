@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -96,11 +97,13 @@ class KeptResults:
     # be kept when the stream is read.
     #
     # _kept: all kept evaluations
+    # lock: two threads that read a stream share an evaluation, which may be made while the first one reads
     # evaluated: the evaluation of a stream, by its source and its last node
     # behind: the source behind a side output; one object each, as `evaluated` compares by identity
 
     def __init__(self) -> None:
         self._kept: list[Kept] = []
+        self.lock = threading.Lock()
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
@@ -159,15 +162,16 @@ class StreamSource:
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
         """A result, evaluated with the side outputs that may be read later, unless `alone`; no stream has these."""
-        node, df = result.node, self._df()
+        node, df = result.node, self._df(alone=alone)
         if df.isStreaming and (result.tag is not None or self.may_write(node, DEAD_LETTERS)):
             raise FunctionError(STREAMING)
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.evaluate(df, [result])
-        if (self, node) not in self.kept.evaluated:
-            self.kept.evaluated[self, node] = self.kept.keep(df, *self.stage(df, results)), results
-        evaluated, known = self.kept.evaluated[self, node]
+        with self.kept.lock:
+            if (self, node) not in self.kept.evaluated:
+                self.kept.evaluated[self, node] = self.kept.keep(df, *self.stage(df, results)), results
+            evaluated, known = self.kept.evaluated[self, node]
         if result in known:
             return result_frame(evaluated, known, result)
         assert result.tag is not None
@@ -196,10 +200,12 @@ class StreamSource:
             tagged_union = tagged_union.add(f"r{number}", numbered(result.schema))
         return task, tagged_union
 
-    def _df(self) -> DataFrame:
+    def _df(self, *, alone: bool = False) -> DataFrame:
         if self.origin is None:
             raise OptionError("a stream of run_stream has no DataFrame: return the stream itself, and get its rows")
-        return self.origin.source.read(self.origin.result) if isinstance(self.origin, ResultRef) else self.origin
+        if isinstance(self.origin, ResultRef):
+            return self.origin.source.read(self.origin.result, alone=alone)
+        return self.origin
 
     def _side_results(self, node: StreamNode) -> Iterable[ResultPlan]:
         """All side outputs that operators of a stream may write; the user's own tags as one undeclared result."""

@@ -27,7 +27,7 @@ from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from ._compat import change_setting, engine_of, has_refused_to_keep
 from .monitoring.task_report import WORKER_LOGS
 from .pickling import Travelling
-from .schemas import mapped
+from .schemas import as_nullable, mapped
 from .worker import ErrorReporting
 
 FOLDER = "ASYNCUDF_FOLDER"
@@ -82,7 +82,8 @@ def keep(df: DataFrame, task: Task | None = None, schema: spark.StructType | Non
             has_refused_to_keep(session)
     folder = _Folder.made(engine_of(session).name)
     try:
-        return Kept(folder.holding(df, task, schema or df.schema), folder.close)
+        declared: Any = schema or as_nullable(df.schema)  # a void that is not NULL has no type in Arrow
+        return Kept(folder.holding(df, task, declared), folder.close)
     except BaseException:
         folder.close()
         raise

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Rows = Callable[[dict[str, Any]], Any]
+PLANNED = frozenset({"columns", "dtypes", "isStreaming", "printSchema", "schema", "sparkSession"})  # they read no row
 
 
 class AsyncStream:
@@ -299,12 +300,13 @@ class AsyncStream:
             if not name.startswith("_") and name in self._node.schema.names:
                 raise AttributeError(f"a column of an AsyncStream is no attribute of it; use sf.col({name!r})")
             raise AttributeError(f"neither an AsyncStream nor a DataFrame has {name!r}; to_df() gives the DataFrame")
+        alone = name in PLANNED  # to keep the rows may be to evaluate them
         if not callable(found):
-            return getattr(self.to_df(), name)  # a property, such as `write`
+            return getattr(self._source.read(self._ref.result, alone=alone), name)  # a property, such as `write`
 
         @functools.wraps(found)
         def method(stream: AsyncStream, /, *arguments: Any, **named: Any) -> Any:
-            return getattr(stream.to_df(), name)(*arguments, **named)
+            return getattr(stream._source.read(stream._ref.result, alone=alone), name)(*arguments, **named)
 
         return types.MethodType(method, self)
 
