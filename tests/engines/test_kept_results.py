@@ -308,7 +308,7 @@ class TestFailures:
     def test_a_row_that_fails_says_so_itself_and_nothing_is_left(
         self, spark: Any, keys: list[int], folder: Path
     ) -> None:
-        stream = AsyncStream(spark.range(0, ROWS, 1, 2)).ordered_wait(twice.with_options(on_error="raise"))
+        stream = AsyncStream(spark.range(0, 3, 1, 1)).ordered_wait(twice.with_options(on_error="raise"))
         with pytest.raises(
             PySparkException, match=r"twice failed in attempt 1.*for the input \(2,\)(.|\n)*raise KeyError"
         ):

@@ -37,6 +37,8 @@ OFF_IN_CACHED_PLANS = (
     "spark.sql.sources.bucketing.autoBucketedScan.enabled",
     "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
 )
+# Each row has the columns of all results, and values in those of one.
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 WRITTEN = spark.StructType().add("partition", "integer").add("file", "string")
 
@@ -65,7 +67,7 @@ def keep(df: DataFrame, task: Task | None = None, schema: spark.StructType | Non
 
     Spark evaluates them with the first action, partition by partition, and evaluates again what is lost with an
     executor. Where `persist()` does nothing or is refused, they are evaluated here, to the end: then they are in files
-    of a folder until `close`, or the end of the process.
+    of a folder until `close`, or the end of the process. A sort before it is lost where `lost_sort` says so.
 
     Raises:
         OptionError: `ASYNCUDF_FOLDER` names no folder in which the driver can make one.
@@ -191,7 +193,7 @@ class _Writing(Travelling):
                 with self._telling():
                     if stream is None:
                         file = failed.enter_context(pa.OSFile(str(path), "wb"))
-                        stream = pa.ipc.new_stream(file, batch.schema)
+                        stream = pa.ipc.new_stream(file, batch.schema, options=COMPRESSED)
                     stream.write_batch(batch)
             if stream is not None:
                 with self._telling():

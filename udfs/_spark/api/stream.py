@@ -46,6 +46,11 @@ class AsyncStream:
     action on until `close()`, or the end of a `with` block. If an executor with kept blocks is lost, Spark computes
     these partitions again, and their calls are made again.
 
+    Where `persist()` keeps nothing (Sail) or is refused (serverless computes), `to_df()`, and so the first method that
+    reads rows, evaluates the whole stream at once and writes its rows to a temporary folder. It is removed by
+    `close()`, the end of the `with` block, or that of the program; the environment variable `ASYNCUDF_FOLDER` says
+    where the folder is made.
+
     Args:
         df: a batch or streaming DataFrame.
         object_reuse: pass the same lists and dicts from operator to operator. This saves copies, but other operators
@@ -238,16 +243,18 @@ class AsyncStream:
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame.
 
-        Without side outputs each action evaluates anew, as with any DataFrame. With them the evaluation is persisted
-        and shared with `side_output`, until `close()`.
+        Without side outputs each action evaluates anew, as with any DataFrame. With them the evaluation is kept and
+        shared with `side_output`, until `close()`. Where the engine keeps nothing, all rows are evaluated here.
 
         Raises:
-            FunctionError: side outputs of a streaming DataFrame.
+            FunctionError: side outputs of a streaming DataFrame; functions do not reach the folder for kept rows.
+            OptionError: no folder can be made where `ASYNCUDF_FOLDER` says.
+            PySparkException: a row or the engine fails, where all rows are evaluated here.
         """
         return self._source.read(self._ref.result)
 
     def _alone(self) -> DataFrame:
-        """The rows without side outputs, which persists nothing. For a stream of one async operator."""
+        """The rows without side outputs, which keeps nothing. For a stream of one async operator."""
         for node in self._node.path():
             if isinstance(node.factory, WaitFactory):
                 refuse_dead_letters(node.factory.name, node.factory.function_plan.options)
@@ -256,14 +263,15 @@ class AsyncStream:
     def collect(self: AsyncStream | None = None, /, **streams: AsyncStream) -> Any:
         """`AsyncStream.collect(name=stream, ...)`: several streams and side outputs from one evaluation.
 
-        The evaluation is persisted until `close()` of any of the streams. Side outputs without a name here are dropped.
+        The evaluation is kept, as for side outputs, until `close()` of any of the streams; that of one name alone is
+        not. Side outputs without a name here are dropped.
 
         Returns:
             A DataFrame for each name. Called on a stream without names: its rows, as `DataFrame.collect()` does.
 
         Raises:
-            OptionError: something is not a stream.
-            FunctionError: several results of a streaming DataFrame.
+            OptionError: something is not a stream; else as `to_df()`.
+            FunctionError: several results of a streaming DataFrame; else as `to_df()`.
         """
         if isinstance(self, AsyncStream):
             if streams:
@@ -281,9 +289,10 @@ class AsyncStream:
         return read_together({name: stream._ref for name, stream in streams.items()})
 
     def close(self) -> None:
-        """Release the persisted evaluations of this stream and of all others that begin with the same DataFrame.
+        """Release the kept evaluations of this stream and of all others that begin with the same DataFrame.
 
-        DataFrames already given still work; their next action calls the service again.
+        DataFrames already given still work; their next action calls the service again. Those that read a temporary
+        folder raise a FunctionError then.
         """
         self._source.kept.close()
 
