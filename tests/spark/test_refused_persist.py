@@ -8,7 +8,7 @@ import weakref
 import pytest
 from pyspark.errors import AnalysisException
 
-from asyncudf import DEAD_LETTERS, AsyncStream, async_pandas_udf
+from asyncudf import DEAD_LETTERS, AsyncStream, async_pandas_udf, monitor
 from asyncudf._spark import _compat
 from asyncudf._spark.keeping import keep
 from tests.kit.frames import tuples
@@ -107,6 +107,17 @@ def test_a_query_that_fails_leaves_nothing_and_is_run_again_by_the_next_call(spa
     assert os.listdir(folder) == []
     with keep(frame) as kept:
         assert kept.count() == 10
+
+
+def test_a_monitor_sees_the_calls_around_the_first_read_and_no_others(spark, refusals, folder, halved_once):
+    with AsyncStream(spark.range(0, 6, 1, 2)).ordered_wait(halved_once) as stream:
+        with monitor(spark) as first:
+            stream.count()
+        with monitor(spark) as second:
+            stream.side_output(DEAD_LETTERS).count()
+    (figures,) = first.metrics["functions"]
+    assert (figures["rows"], figures["calls"], figures["tasks"]["succeeded"]) == (6, 6, 2)
+    assert second.metrics["functions"] == []
 
 
 VALUES = {
