@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from asyncudf.queues._public import public
+
 from ..._chain.plan import StreamNode, WaitFactory
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
@@ -29,6 +31,7 @@ Rows = Callable[[dict[str, Any]], Any]
 PLANNED = frozenset({"columns", "dtypes", "isStreaming", "printSchema", "schema", "sparkSession"})  # they read no row
 
 
+@public("asyncudf")
 class AsyncStream:
     """Async operators and plain functions chained over a DataFrame, all in one stage of one Python worker.
 
@@ -325,6 +328,7 @@ class AsyncStream:
         return f"<AsyncStream {' > '.join(['source', *names])}{side}>"
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def ordered_wait(
     df: DataFrame,
@@ -363,6 +367,7 @@ def ordered_wait(
     return AsyncStream(df)._wait(OutputMode.ORDERED, function, columns, returnType, options, places)._alone()
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def unordered_wait(
     df: DataFrame,
