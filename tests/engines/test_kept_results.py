@@ -383,6 +383,7 @@ class TestFailures:
         with pytest.raises(PySparkException, match=r"results cannot be kept in .*No such file.*or gone"):
             AsyncStream(spark.range(0, 1, 1, 1)).ordered_wait(remove).to_df()
 
+    @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
     def test_a_server_that_ends_in_the_midst_leaves_nothing(
         self, folder: Path, program: Any, tmp_path_factory: Any
     ) -> None:
