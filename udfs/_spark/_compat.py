@@ -111,10 +111,11 @@ class Engine:
     keeps_sorts: bool  # rows come to an operator as a sort before it has put them
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
+    logs_workers: bool  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
 
 
-SPARK = Engine("Spark", True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False)
+SPARK = Engine("Spark", True, True, True, True, True)
+SAIL = Engine("Sail", False, False, False, False, False)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 

@@ -7,14 +7,17 @@ import dataclasses
 import itertools
 import json
 import logging
+import os
 import secrets
 import socket
+import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-# The `MonitorRequest` of a job: a property of the thread that runs it, else of its session.
+# The `MonitorRequest` of a job: a property of the thread that runs it, else of its session. An engine without
+# TaskContext has no properties: there it is in a file, which the plan names.
 THREAD_PROPERTY = "asyncudf.monitor"
 SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
 METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
@@ -69,6 +73,7 @@ class MonitorRegistry:
 
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(32)
+        self.notice = os.path.join(tempfile.gettempdir(), f"asyncudf-monitors-{uuid.uuid4().hex}.json")
         self._monitors: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         self._accumulators: weakref.WeakKeyDictionary[SparkContext, bytes] = weakref.WeakKeyDictionary()
 
@@ -78,6 +83,17 @@ class MonitorRegistry:
 
     def close(self, run: str) -> None:
         self._monitors.pop(run, None)
+
+    def post(self, request: MonitorRequest | None) -> None:
+        """Have tasks that start on this machine from now on find this request, if they have no TaskContext."""
+        if request is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.notice)
+            return
+        new = f"{self.notice}.new"
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(request.to_property())
+        os.replace(new, self.notice)  # no task reads half of it
 
     def deliver(self, message: Mapping[str, Any]) -> None:
         """Pass a message to its monitors; those that are closed get none."""
@@ -90,7 +106,14 @@ class MonitorRegistry:
         """Say that the connection ended after this message."""
         self.deliver({**message, "is_lost": True})
 
-    def accumulator(self, context: SparkContext) -> bytes:
+    def channels(self) -> Channels:
+        """What a function takes along to a task."""
+        accumulator, context = None, active_context()
+        with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
+            accumulator = None if context is None else self._accumulator(context)
+        return Channels(accumulator, self.secret, self.notice)
+
+    def _accumulator(self, context: SparkContext) -> bytes:
         """The pickled accumulator through which ended tasks send their last message."""
         if context not in self._accumulators:
             accumulator = context.accumulator([], _Messages(self.deliver))
@@ -105,8 +128,9 @@ REGISTRY = MonitorRegistry()
 class Channels:
     """How a task reaches the driver. It travels with the function, and is in no text that Spark shows."""
 
-    accumulator: bytes
+    accumulator: bytes | None  # None where the driver has no SparkContext
     secret: bytes
+    notice: str  # a file on the driver's machine with the request of its monitors, for tasks without a TaskContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +154,7 @@ class TaskReportSpec:
         return ":".join(map(str, order)), about
 
     def __reduce__(self) -> Any:
-        channels, context = self.channels, active_context()
-        if channels is None and context is not None:
-            with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
-                channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
+        channels = self.channels or REGISTRY.channels()
         return TaskReportSpec, (self.entry_point, self.use, self.mention, self.place, channels)
 
 
@@ -143,11 +164,10 @@ class WaitingReport:
     # A message of its own: the task's report begins with its first rows. Made in a thread that watches Spark's.
 
     def __init__(self, report_spec: TaskReportSpec, plan: FunctionPlan) -> None:
-        self._id, self._task, self._request = uuid.uuid4().hex, {**_task(0.0), "status": "waiting"}, _request()
+        self._id, self._task = uuid.uuid4().hex, {**_task(0.0), "status": "waiting"}
+        self._request = request_of_task(report_spec.channels)
         self._use, self._about = report_spec.about(plan, plan.spec.name, 0)
-        self._reporter: LiveReporter | None = None
-        if self._request.address is not None and report_spec.channels is not None:
-            self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
+        self._reporter = _reporter(self._request, report_spec.channels)
 
     def send(self, wait: Mapping[str, Any]) -> None:
         if self._reporter is not None:
@@ -165,7 +185,7 @@ class TaskReport:
     """Reports what the functions of a task do, at intervals and at the end, to the monitors of its job.
 
     Messages of a running task go straight to the driver. The last one also goes through a Spark accumulator, or with
-    Spark Connect as a record of Python's logging. Without a monitor the task writes one line to the logger `asyncudf`.
+    Spark Connect as a record of Python's logging; where a task has no TaskContext there is no other way. Without a monitor the task writes one line to the logger `asyncudf`.
     """
 
     # A report never fails or delays a task: what cannot be sent is left out.
@@ -184,9 +204,8 @@ class TaskReport:
         self._reporter: LiveReporter | None = None
         with contextlib.suppress(Exception):
             self._exporters = [Exporter(one.spec.full_name, report_spec.entry_point) for one in plan.functions]
-            self._task, self._request = _task(waited), _request()
-            if self._request.address is not None and report_spec.channels is not None:
-                self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
+            self._task, self._request = _task(waited), request_of_task(report_spec.channels)
+            self._reporter = _reporter(self._request, report_spec.channels)
 
     def watch(self, chain: Chain) -> None:
         self._chain = chain
@@ -225,14 +244,15 @@ class TaskReport:
         message = self._message(chain, status)
         # Spark drops the accumulator of a task that fails after this. So a message that comes through it is a proof.
         channels = self._report_spec.channels if status == "succeeded" and not self._request.is_logged else None
+        accumulator = None if channels is None or TaskContext.get() is None else channels.accumulator
         if self._reporter is not None:
-            self._reporter.close({**message, "awaits_proof": channels is not None})
+            self._reporter.close({**message, "awaits_proof": accumulator is not None})
         if self._request.is_logged:
             log = logging.getLogger(METRICS_LOGGER)
             log.setLevel(logging.INFO)
             log.info("%s", json.dumps(message))
-        elif channels is not None:
-            cloudpickle.loads(channels.accumulator).add([message])
+        elif accumulator is not None:
+            cloudpickle.loads(accumulator).add([message])
 
     def _message(self, chain: Chain, status: str) -> dict[str, Any]:
         functions = {}
@@ -253,10 +273,13 @@ class TaskReport:
         return {"id": self._id, "runs": self._request.runs, "task": task, "functions": functions}
 
 
+_unnumbered = itertools.count()  # tasks without a TaskContext: each is a partition of its own
+
+
 def _task(waited: float) -> dict[str, Any]:
     """Where this task runs, and when it began: it has waited for its first rows for so many seconds."""
     context = TaskContext.get()
-    where: tuple[Any, ...] = (0, 0, 0, None)
+    where: tuple[Any, ...] = (0, next(_unnumbered), 0, None)
     if context is not None:
         batch = context.getLocalProperty("streaming.sql.batchId")
         where = context.stageId(), context.partitionId(), context.attemptNumber(), int(batch) if batch else None
@@ -286,9 +309,31 @@ class MonitorRequest:
         return cls()
 
 
-def _request() -> MonitorRequest:
+def request_of_task(channels: Channels | None) -> MonitorRequest:
     context = TaskContext.get()
     if context is None:
-        return MonitorRequest()
+        text = None
+        if channels is not None:
+            with contextlib.suppress(OSError), open(channels.notice, encoding="utf-8") as file:
+                text = file.read()
+        return MonitorRequest.from_property(text)
     own = MonitorRequest.from_property(context.getLocalProperty(THREAD_PROPERTY))
     return own if own.runs else MonitorRequest.from_property(context.getLocalProperty(SESSION_CONF))
+
+
+def _reporter(request: MonitorRequest, channels: Channels | None) -> LiveReporter | None:
+    return None if request.address is None or channels is None else LiveReporter(request.address, channels.secret)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """Asks from a task, in `mapInArrow`, whether it reaches the driver's monitors."""
+
+    channels: Channels
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            reporter = _reporter(request_of_task(self.channels), self.channels)
+            yield pa.record_batch({"reached": [reporter is not None and reporter.is_connected]})
+            if reporter is not None:
+                reporter.drop()
