@@ -185,7 +185,8 @@ class TaskReport:
     """Reports what the functions of a task do, at intervals and at the end, to the monitors of its job.
 
     Messages of a running task go straight to the driver. The last one also goes through a Spark accumulator, or with
-    Spark Connect as a record of Python's logging; where a task has no TaskContext there is no other way. Without a monitor the task writes one line to the logger `asyncudf`.
+    Spark Connect as a record of Python's logging; where a task has no TaskContext there is no other way. Without
+    a monitor the task writes one line to the logger `asyncudf`.
     """
 
     # A report never fails or delays a task: what cannot be sent is left out.
