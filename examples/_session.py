@@ -43,6 +43,6 @@ def _sail() -> str:
         ) from error
     server = SparkConnectServer("127.0.0.1", 0)
     server.start(background=True)
-    atexit.register(server.stop)
+    atexit.register(server.stop)  # and it would end if nobody had it any more
     host, port = server.listening_address
     return f"sc://{host}:{port}"
