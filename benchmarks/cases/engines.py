@@ -1,4 +1,4 @@
-"""P30: calls of 20 ms on Sail, beside Spark Connect, in two tasks with 100 in flight each. Each is a process of its own."""
+"""P30: calls of 20 ms on Sail, beside Spark Connect, in two tasks with 100 in flight each; each engine in a process."""
 
 from __future__ import annotations
 
