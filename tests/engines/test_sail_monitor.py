@@ -175,6 +175,18 @@ def test_monitors_that_are_nested_or_follow_each_other_count_their_own(spark: An
     assert [run.metrics["functions"][0]["rows"] for run in (outer, inner, after)] == [120, 40, 40]
 
 
+def test_a_job_that_outlives_the_inner_of_two_monitors_goes_on_reporting_to_the_outer(spark: Any, asked: Asked) -> None:
+    job = threading.Thread(target=unordered_wait(spark.range(40), waits_at_gate, "id", returnType="double").collect)
+    with monitor(spark) as outer:
+        with monitor(spark):
+            job.start()
+            asked.until(lambda: len(asked.keys) == 40)
+        asked.gate.set()
+        job.join()
+    (function,) = outer.metrics["functions"]
+    assert (function["rows"], function["tasks"]["succeeded"], function["tasks"]["lost"]) == (40, 1, 0)
+
+
 def test_a_job_that_fails_says_so_beside_one_that_goes_on(spark: Any, asked: Asked) -> None:
     df = spark.range(0, 40, 1, 2)
     good = threading.Thread(target=unordered_wait(df, waits_at_gate, "id", returnType="double").collect)
