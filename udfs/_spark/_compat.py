@@ -111,11 +111,19 @@ class Engine:
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
     keeps_frames: bool  # persist() keeps the rows of a DataFrame
-    logs_workers: bool  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
+    logs_workers: bool = True  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
 
 
-SPARK = Engine("Spark", True, True, True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False, False, False)
+SPARK = Engine("Spark", True, True, True, True, True)
+SAIL = Engine(
+    "Sail",
+    False,
+    False,
+    False,
+    False,
+    False,
+    logs_workers=False,
+)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 
