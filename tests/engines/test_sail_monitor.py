@@ -160,7 +160,7 @@ def test_figures_come_while_tasks_run_and_jobs_outside_are_not_counted(spark: An
         job.join()
     unordered_wait(df, look, "id", returnType="double").collect()
     assert [(one["name"], one["rows"]) for one in run.metrics["functions"]] == [("waits_at_gate", 40)]
-    assert not os.path.exists(REGISTRY.notice)
+    assert not os.path.exists(REGISTRY.notice or "")
 
 
 def test_monitors_that_are_nested_or_follow_each_other_count_their_own(spark: Any) -> None:
@@ -243,7 +243,7 @@ def test_tasks_that_cannot_reach_the_driver_are_told_of_at_once(caplog: pytest.L
         assert told.startswith("asyncudf.monitor gets no figures from this session, and its jobs run without it: Sail")
         assert "OpenTelemetry" in told
     assert run.metrics["functions"] == []
-    assert not os.path.exists(REGISTRY.notice)
+    assert not os.path.exists(REGISTRY.notice or "")
 
 
 def test_a_session_that_has_ended_is_refused(port: int) -> None:

@@ -75,9 +75,9 @@ class JobWatch:
                 if not self._take_reports():
                     logger.warning(
                         "asyncudf.monitor gets no figures from this session, and its jobs run without it: %s keeps no "
-                        "logs of its workers, and they do not reach this process. That takes a server on this machine, "
-                        "of the same user, with asyncudf. Elsewhere, export the figures to OpenTelemetry, or read the "
-                        "line of each task in the server's log",
+                        "logs of its workers, and its tasks do not reach this process, as those of a server on this "
+                        "machine do that has asyncudf. Elsewhere, export the figures to OpenTelemetry, or read the line "
+                        "of each task in the server's log",
                         engine.name,
                     )
             elif not self._take_logs():

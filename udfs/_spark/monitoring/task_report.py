@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
@@ -73,9 +74,15 @@ class MonitorRegistry:
 
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(32)
-        self.notice = os.path.join(tempfile.gettempdir(), f"asyncudf-monitors-{uuid.uuid4().hex}.json")
         self._monitors: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         self._accumulators: weakref.WeakKeyDictionary[SparkContext, bytes] = weakref.WeakKeyDictionary()
+
+    @functools.cached_property
+    def notice(self) -> str | None:
+        """The file for `post`; None if this machine has no temporary folder."""
+        with contextlib.suppress(OSError):
+            return os.path.join(tempfile.gettempdir(), f"asyncudf-monitors-{uuid.uuid4().hex}.json")
+        return None
 
     def open(self, run: str, take: Callable[[Mapping[str, Any]], None]) -> None:
         """Call `take` with each message for this monitor from now on, in any thread."""
@@ -86,12 +93,14 @@ class MonitorRegistry:
 
     def post(self, request: MonitorRequest | None) -> None:
         """Have tasks that start on this machine from now on find this request, if they have no TaskContext."""
+        if self.notice is None:
+            return
         if request is None:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self.notice)
             return
-        new = f"{self.notice}.new"
-        with open(new, "w", encoding="utf-8") as file:
+        new = f"{self.notice}.{uuid.uuid4().hex}"
+        with open(new, "x", encoding="utf-8") as file:
             file.write(request.to_property())
         os.replace(new, self.notice)  # no task reads half of it
 
@@ -130,7 +139,9 @@ class Channels:
 
     accumulator: bytes | None  # None where the driver has no SparkContext
     secret: bytes
-    notice: str  # a file on the driver's machine with the request of its monitors, for tasks without a TaskContext
+    notice: (
+        str | None
+    )  # a file on the driver's machine with the request of its monitors, for tasks without a TaskContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,7 +325,7 @@ def request_of_task(channels: Channels | None) -> MonitorRequest:
     context = TaskContext.get()
     if context is None:
         text = None
-        if channels is not None:
+        if channels is not None and channels.notice is not None:
             with contextlib.suppress(OSError), open(channels.notice, encoding="utf-8") as file:
                 text = file.read()
         return MonitorRequest.from_property(text)
