@@ -76,8 +76,8 @@ class JobWatch:
                     logger.warning(
                         "asyncudf.monitor gets no figures from this session, and its jobs run without it: %s keeps no "
                         "logs of its workers, and its tasks do not reach this process, as those of a server on this "
-                        "machine do that has asyncudf. Elsewhere, export the figures to OpenTelemetry, or read the line "
-                        "of each task in the server's log",
+                        "machine do that has asyncudf. Elsewhere, export the figures to OpenTelemetry, or read the "
+                        "line of each task in the server's log",
                         engine.name,
                     )
             elif not self._take_logs():
