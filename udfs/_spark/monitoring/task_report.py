@@ -139,9 +139,7 @@ class Channels:
 
     accumulator: bytes | None  # None where the driver has no SparkContext
     secret: bytes
-    notice: (
-        str | None
-    )  # a file on the driver's machine with the request of its monitors, for tasks without a TaskContext
+    notice: str | None  # a file on the driver's machine with what its monitors ask of tasks without a TaskContext
 
 
 @dataclasses.dataclass(frozen=True)
