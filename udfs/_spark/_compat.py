@@ -113,18 +113,20 @@ class Engine:
     keeps_frames: bool  # persist() keeps the rows of a DataFrame
     tells_tasks: bool = True  # TaskContext says which query, partition and attempt a task is of
     runs_functions_itself: bool = False  # in the server's process, or in others like it
+    logs_workers: bool = True  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
 
 
 SPARK = Engine("Spark", True, True, True, True, True)
 SAIL = Engine(
     "Sail",
-    False,
-    False,
-    False,
-    False,
-    False,
+    calls_columns_once=False,
+    keeps_sorts=False,
+    analyzes_tables=False,
+    streams_operators=False,
+    keeps_frames=False,
     tells_tasks=False,
     runs_functions_itself=True,
+    logs_workers=False,
 )
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
