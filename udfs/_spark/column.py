@@ -146,14 +146,17 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
 
 
 def warn_of_repeated_calls(name: str, options: Options, session: Any) -> None:
-    """Log for a use of a function as a column that costs more calls than rows on the engine of the session."""
-    if session is None or options.store is not None or options.deterministic:
+    """Log for a use of a function as a column that costs more calls than rows on the engine of the session.
+
+    Of the options only a store keeps such an engine from it: docs/platforms/calls_on_sail.md.
+    """
+    if session is None or options.store is not None:
         return
     if not (engine := engine_of(session)).calls_columns_once:
         logger.warning(
             "%s: %s evaluates a column as often as its query mentions it or a field of it, and also for rows that a "
             "filter leaves out; each call is made and paid again, and the order of the rows may change. To call once a "
-            "row: asyncudf.ordered_wait(df, %s, ...), or store=ResultStore.executor() for the function",
+            "row: asyncudf.ordered_wait(df, %s, ...); with store=ResultStore.executor() no row is called twice",
             name, engine.name, name,
         )  # fmt: skip
 
