@@ -111,20 +111,24 @@ class Engine:
     keeps_sorts: bool  # rows come to an operator as a sort before it has put them
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
+    keeps_frames: bool  # persist() keeps the rows of a DataFrame
 
 
-SPARK = Engine("Spark", True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False)
+SPARK = Engine("Spark", True, True, True, True, True)
+SAIL = Engine("Sail", False, False, False, False, False)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 
 def engine_of(session: Any) -> Engine:
     """The engine of a session. A session of Spark Connect is asked once; a classic one is Spark's."""
-    if hasattr(session, "_jsparkSession"):
-        return SPARK
     if session not in _engines:
-        _engines[session] = _asked(session)
+        _engines[session] = SPARK if hasattr(session, "_jsparkSession") else _asked(session)
     return _engines[session]
+
+
+def has_refused_to_keep(session: Any) -> None:
+    """Remember that `persist()` of this session raises, as on serverless compute."""
+    _engines[session] = dataclasses.replace(engine_of(session), keeps_frames=False)
 
 
 def _asked(session: Any) -> Engine:

@@ -1,6 +1,6 @@
 """Results of a stream as DataFrames: a chain is a `mapInArrow` stage, which is an evaluation of its results.
 
-Some results are evaluated together, and some evaluations are persisted.
+Some results are evaluated together, and some evaluations are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
@@ -34,11 +33,12 @@ from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._compat import change_setting, engine_of, lost_sort
-from .monitoring.task_report import WORKER_LOGS, TaskReportSpec, WaitingReport
+from ._compat import engine_of, lost_sort
+from .keeping import Kept, keep
+from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .pickling import Travelling
 from .planner import rows_node
-from .schemas import arrow_type_or_none, as_optional, rows_type
+from .schemas import arrow_type_or_none, findable, findable_schema, numbered, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
 from .worker import ErrorReporting, start_bridge
 
@@ -75,20 +75,6 @@ class ChainTask(Travelling):
         return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, **how)
 
 
-def findable(df: DataFrame) -> DataFrame:
-    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
-    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
-
-
-def findable_schema(schema: spark.StructType) -> spark.StructType:
-    return _numbered(schema) if are_ambiguous(schema.names) else schema
-
-
-def _numbered(schema: spark.StructType) -> spark.StructType:
-    """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
-    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
-
-
 def arrow_struct(schema: spark.StructType) -> pa.DataType:
     """The Arrow type of rows of this schema; null for a column that Arrow does not know."""
     arrow_types = [arrow_type_or_none(field) for field in schema.fields]
@@ -104,53 +90,30 @@ STREAMING = (
 Evaluated = tuple[DataFrame, Sequence[ResultPlan]]
 
 
-class PersistedResults:
-    """The persisted evaluations of all streams that begin with the same rows, until `close`."""
+class KeptResults:
+    """The kept evaluations of all streams that begin with the same rows, until `close`."""
 
     # Side outputs come from the same calls as the stream. To read them later without calling again, the evaluation must
-    # be persisted when the stream is read.
+    # be kept when the stream is read.
     #
-    # _frames: all persisted DataFrames
+    # _kept: all kept evaluations
     # evaluated: the evaluation of a stream, by its source and its last node
     # behind: the source behind a side output; one object each, as `evaluated` compares by identity
 
     def __init__(self) -> None:
-        self._frames: list[DataFrame] = []
+        self._kept: list[Kept] = []
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
-    def persist(self, frame: DataFrame) -> DataFrame:
-        self._frames.append(_persist(frame))
-        return frame
+    def keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(keep(frame))
+        return self._kept[-1].frame
 
     def close(self) -> None:
         self.evaluated.clear()
-        while self._frames:
-            self._frames.pop().unpersist()
-
-
-# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
-OFF_IN_CACHED_PLANS = (
-    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
-    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
-)
-
-
-def _persist(frame: DataFrame) -> DataFrame:
-    """`frame.persist()`, but so that a monitor over Spark Connect gets the figures of its tasks.
-
-    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
-    """
-    conf = frame.sparkSession.conf
-    with contextlib.ExitStack() as undo:
-        if not hasattr(frame.sparkSession, "_jsparkSession"):
-            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
-                if conf.get(WORKER_LOGS, None) == "true":
-                    for name in OFF_IN_CACHED_PLANS:
-                        before = conf.get(name, None)
-                        conf.set(name, "false")
-                        undo.callback(change_setting, frame.sparkSession, name, before)
-        return frame.persist()
+        with contextlib.ExitStack() as stack:
+            while self._kept:
+                stack.callback(self._kept.pop().close)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,7 +124,7 @@ class StreamSource:
     object_reuse: bool
     latency_interval: float | None
     redact: Redact | None  # for all operators that do not set it
-    persisted: PersistedResults
+    kept: KeptResults
 
     @classmethod
     def of(
@@ -170,7 +133,7 @@ class StreamSource:
         """The arguments of an `AsyncStream`; raises OptionError for a value that cannot work."""
         interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
         reuse = flag(object_reuse, "object_reuse")
-        return cls(df, reuse, interval, redaction(redact, "redact"), PersistedResults())
+        return cls(df, reuse, interval, redaction(redact, "redact"), KeptResults())
 
     @property
     def frame_type(self) -> type[DataFrame]:
@@ -191,9 +154,9 @@ class StreamSource:
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
         """The source of a chain behind a side output; one object for each, so that it is evaluated once."""
         ref = ResultRef(self, result)
-        if ref not in self.persisted.behind:
-            self.persisted.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
-        return self.persisted.behind[ref]
+        if ref not in self.kept.behind:
+            self.kept.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
+        return self.kept.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
         """A result, evaluated with the side outputs that may be read later, unless `alone`; no stream has these."""
@@ -203,9 +166,9 @@ class StreamSource:
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.evaluate(df, [result])
-        if (self, node) not in self.persisted.evaluated:
-            self.persisted.evaluated[self, node] = self.persisted.persist(self.evaluate(df, results)), results
-        evaluated, known = self.persisted.evaluated[self, node]
+        if (self, node) not in self.kept.evaluated:
+            self.kept.evaluated[self, node] = self.kept.keep(self.evaluate(df, results)), results
+        evaluated, known = self.kept.evaluated[self, node]
         if result in known:
             return result_frame(evaluated, known, result)
         assert result.tag is not None
@@ -230,7 +193,7 @@ class StreamSource:
         for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
-            tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
+            tagged_union = tagged_union.add(f"r{number}", numbered(result.schema))
         return df.mapInArrow(task, tagged_union)
 
     def _df(self) -> DataFrame:
@@ -276,7 +239,7 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
             if df.isStreaming and (len(refs) > 1 or results[0].tag is not None):
                 raise FunctionError(STREAMING)
             evaluated = source.evaluate(df, results)
-            done[source] = source.persisted.persist(evaluated) if len(refs) > 1 else evaluated, results
+            done[source] = source.kept.keep(evaluated) if len(refs) > 1 else evaluated, results
         return result_frame(*done[source], ref.result)
 
     for ref in refs.values():

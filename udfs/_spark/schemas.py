@@ -12,6 +12,7 @@ from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
+from .._chain.results import are_ambiguous
 from .._errors.checks import twice, unknown_name
 from .._errors.exceptions import FunctionError
 from .._errors.safe import safe_repr
@@ -120,6 +121,20 @@ def as_nullable(
 def as_optional(field: spark.StructField, name: str | None = None) -> spark.StructField:
     """The field with NULL allowed; its metadata has what Spark knows of it, such as its watermark or its comment."""
     return spark.StructField(name or field.name, field.dataType, True, field.metadata)
+
+
+def findable(df: DataFrame) -> DataFrame:
+    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
+    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
+
+
+def findable_schema(schema: spark.StructType) -> spark.StructType:
+    return numbered(schema) if are_ambiguous(schema.names) else schema
+
+
+def numbered(schema: spark.StructType) -> spark.StructType:
+    """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
+    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
 
 
 def is_comparable(data_type: spark.DataType) -> bool:

@@ -38,11 +38,19 @@ from ._compat import (
     check_data_sources,
 )
 from .coordinators import coordinator_config
-from .evaluations import ChainTask, arrow_struct, check_rows, findable, findable_schema
+from .evaluations import ChainTask, arrow_struct, check_rows
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
-from .schemas import arguments, as_nullable, check_source, column_names, joined_schema
+from .schemas import (
+    arguments,
+    as_nullable,
+    check_source,
+    column_names,
+    findable,
+    findable_schema,
+    joined_schema,
+)
 from .types import parsed_offline, side_output_type
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row

@@ -284,7 +284,7 @@ class AsyncStream:
 
         DataFrames already given still work; their next action calls the service again.
         """
-        self._source.persisted.close()
+        self._source.kept.close()
 
     def __enter__(self) -> Self:
         return self
