@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, ordered_wait, unordered_wait
-
 from tests.kit.sail import HAS_SAIL
 
 __all__ = ("DOORS", "IN_ORDER", "through")

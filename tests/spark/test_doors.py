@@ -32,7 +32,7 @@ def test_each_result_stands_beside_its_row_and_in_order_where_that_is_promised(s
     ]
     if door in IN_ORDER:
         ids = [row.id for row in found]  # Sail may give rows of its partitions in turns; each partition is in order
-        assert (sorted(ids, key=lambda id: id // 30) if HAS_SAIL else ids) == list(range(60))
+        assert (sorted(ids, key=lambda one: one // 30) if HAS_SAIL else ids) == list(range(60))
 
 
 class BusyError(Exception):
