@@ -10,6 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.kit.sail import HAS_SAIL
+
 __all__ = ("find_jdk", "needs_jvm", "start_fast")
 
 
@@ -24,8 +26,8 @@ def start_fast() -> None:
 
 
 def needs_jvm() -> None:
-    """Skip a test that starts a Spark, where PySpark is a client alone."""
-    if not Path(pyspark.__path__[0], "jars").exists():
+    """Skip a test that starts a Spark, where PySpark is a client alone or the tests are about Sail."""
+    if HAS_SAIL or not Path(pyspark.__path__[0], "jars").exists():
         pytest.skip("this needs the JVM of Spark")
 
 
