@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ def sail_session() -> Iterator[Any]:
     from pysail.spark import SparkConnectServer
     from pyspark.sql.connect.session import SparkSession
 
+    os.environ.setdefault("RUST_LOG", "error")  # each start and end is told
     server = SparkConnectServer("127.0.0.1", 0)
     server.start(background=True)
     try:
