@@ -20,6 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from asyncudf.queues._public import public
+
 from ..._chain.chain import Chain, SourceReader
 from ..._chain.plan import WaitFactory
 from ..._engine.calls.recorder import AttemptRecord, Recorder
@@ -37,8 +39,9 @@ from ..._limits.failures import Failures
 from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
+from ..chain_task import ChainTask
 from ..column import Called
-from ..evaluations import ChainTask, StreamSource, result_plan
+from ..evaluations import StreamSource, result_plan
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
 from ..schemas import arguments, check_source, column_names
@@ -56,6 +59,7 @@ ROUNDS = 2  # of calls in flight, in a task of the sample
 SLACK = 1.5  # times as many calls in flight as the sample had are no matter
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def rehearse(
     df: DataFrame,
