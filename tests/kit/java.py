@@ -25,9 +25,14 @@ def start_fast() -> None:
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable')
 
 
+IS_CLIENT = not Path(pyspark.__path__[0], "jars").exists()
+if IS_CLIENT:  # else `pyspark.testing` ends the process
+    os.environ.setdefault("SPARK_HOME", pyspark.__path__[0])
+
+
 def needs_jvm() -> None:
     """Skip a test that starts a Spark, where PySpark is a client alone or the tests are about Sail."""
-    if HAS_SAIL or not Path(pyspark.__path__[0], "jars").exists():
+    if HAS_SAIL or IS_CLIENT:
         pytest.skip("this needs the JVM of Spark")
 
 

@@ -17,7 +17,7 @@ HAS_SAIL = find_spec("pysail") is not None  # its client is no PySpark: with it 
 def sail_session() -> Iterator[Any]:
     """A session on a server of its own, which ends with the block."""
     from pysail.spark import SparkConnectServer
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql import SparkSession
 
     os.environ.setdefault("RUST_LOG", "error")  # each start and end is told
     server = SparkConnectServer("127.0.0.1", 0)

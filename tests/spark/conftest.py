@@ -26,6 +26,7 @@ from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf
 from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
 from tests.kit.interrupts import end_answers
 from tests.kit.leftovers import end_workers, leftovers
+from tests.kit.not_here import OLDER, REFUSED, skip_where
 from tests.kit.sail import HAS_SAIL, sail_session
 from tests.kit.standalone import StandaloneCluster
 
@@ -54,28 +55,7 @@ cloudpickle.register_pickle_by_value(tests.kit)
 
 REMOTE = os.environ.get("SPARK_REMOTE")
 IS_CLASSIC = not HAS_SAIL and not REMOTE
-# In what is raised where an engine cannot do what a test is about: why the test is skipped.
-NOT_HERE = {
-    r"from version (4\.\d) on": "this needs Spark {}",
-    "JVM_ATTRIBUTE_NOT_SUPPORTED": "this needs the JVM of Spark",
-    r"FunctionError: .*?\b(Sail \w+ [^:;.,]*)": "refused: {}",
-}
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
-    """Skip what this engine cannot do, where that is said."""
-    try:
-        yield
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        for pattern, why in NOT_HERE.items():
-            if found := re.search(pattern, said):
-                pytest.skip(why.format(*found.groups()))
-        raise
-
-
-pytest_runtest_setup = pytest_runtest_call
+pytest_runtest_call = pytest_runtest_setup = skip_where(OLDER | REFUSED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

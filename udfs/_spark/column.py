@@ -22,7 +22,7 @@ from .._engine.stored.elements import with_unreadable
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import safe_repr
 from .._functions.options import Options
-from ._compat import column_udf, engine_of
+from ._compat import check_columns, column_udf, engine_of, is_column
 from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import Travelling
@@ -126,10 +126,11 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     spec = udf.spec
     function_plan, data_type = plan_function(spec, udf.options, udf.returns)
     for given in columns:
-        if not isinstance(given, (str, Column)):
+        if not isinstance(given, str) and not is_column(given):
             raise FunctionError(
                 f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
             )
+    check_columns(spec.name, active_session())
     native = column_udf(ColumnTask(function_plan), data_type)
     if not udf.options.deterministic:
         native = native.asNondeterministic()
