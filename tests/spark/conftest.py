@@ -86,15 +86,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     else:
         session = classic_session(tmp_path_factory.mktemp("spark"))
     with session as spark:
+        if not IS_CLASSIC:
+            for name, value in CONFIG.items():
+                if name.startswith("spark.sql."):  # the rest is the server's
+                    spark.conf.set(name, value)
         yield spark
 
 
 @contextlib.contextmanager
 def remote_session(url: str) -> Iterator[SparkSession]:
     session = SparkSession.builder.remote(url).getOrCreate()
-    for name, value in CONFIG.items():
-        if name.startswith("spark.sql."):  # the rest is the server's
-            session.conf.set(name, value)
     yield session
     session.stop()
 

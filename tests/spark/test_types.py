@@ -133,6 +133,7 @@ def echoed(df):
 
 @pytest.mark.promise("types")
 @through("column", "table function", "ordered_wait")
+@pytest.mark.spark_only("GMT+5:30 is a time zone")
 def test_a_function_sees_and_gives_back(everything, conf, door):
     """Each type, exact, whatever the zone of the session, and the same at each door; it comes out as it went in."""
     conf("spark.sql.session.timeZone", "GMT+5:30")  # a name that Python does not know
@@ -237,6 +238,7 @@ def test_objects_of_user_defined_types_are_results(objects, door):
 
 @pytest.mark.skipif(not HAS_VARIANT, reason="since Spark 4.0")
 @through("column", "table function", "ordered_wait")
+@pytest.mark.spark_only("variants as JSON")
 def test_variants_are_results(spark, door):
     @async_pandas_udf("v variant, vs array<variant>")
     async def answer(id):
