@@ -58,10 +58,22 @@ IS_CLASSIC = not HAS_SAIL and not REMOTE
 pytest_runtest_call = pytest_runtest_setup = skip_where(OLDER | REFUSED)
 
 
+# The files of tests that run on Sail as well. Others are about Spark's processes, programs with a session of their own,
+# streams, or what tests/engines shows on Sail.
+ON_SAIL = {
+    *("arguments_and_types", "batch_handler", "behind_side_outputs", "calls_per_row", "chain_lifecycle"),
+    *("chain_plan_errors", "chains", "column", "dead_letters", "doors", "dry_run", "errors", "evaluations", "http"),
+    *("like_pandas_udf", "live", "models", "null_input", "operator_forms", "plan_errors", "side_outputs", "stores"),
+    *("streaming", "table_functions", "types", "vectorized", "watermarks"),
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not IS_CLASSIC and (mark := item.get_closest_marker("spark_only")):
             item.add_marker(pytest.mark.skip(f"of Spark alone: {mark.args[0]}"))
+        elif HAS_SAIL and item.path.parent == Path(__file__).parent and item.path.stem[5:] not in ON_SAIL:
+            item.add_marker(pytest.mark.skip("its file is none of those that run on Sail"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -205,6 +205,7 @@ SEEN = [
 
 
 @through("ordered_wait", *(["table function"] if HAS_VARIANT else []))
+@pytest.mark.spark_only("a client lacks the module of the example's type")
 def test_a_function_sees_variants_and_objects_of_user_defined_types(objects, door):
     @async_pandas_udf("a string, b string")
     async def seen(p, ps, s, v=None):
@@ -227,6 +228,7 @@ def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_
 @through(
     "ordered_wait", *(["column"] if hasattr(sf, "arrow_udf") else []), *(["table function"] if HAS_VARIANT else [])
 )
+@pytest.mark.spark_only("a client lacks the module of the example's type")
 def test_objects_of_user_defined_types_are_results(objects, door):
     @async_pandas_udf(spark_types.StructType().add("one", ExamplePointUDT()).add("two", ExamplePointUDT()))
     async def both(p: ExamplePoint):

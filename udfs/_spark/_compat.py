@@ -112,11 +112,11 @@ class Engine:
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
     keeps_frames: bool  # persist() keeps the rows of a DataFrame
-    runs_sparks_worker: bool = True  # with all that a function of pandas finds there
+    runs_functions_itself: bool = False  # in the server's process, or in others like it
 
 
 SPARK = Engine("Spark", True, True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False, False, runs_sparks_worker=False)
+SAIL = Engine("Sail", False, False, False, False, False, runs_functions_itself=True)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 
@@ -229,7 +229,7 @@ def check_table_functions(function: str, session: Any) -> None:
 
 def check_columns(function: str, session: Any) -> None:
     """Raises FunctionError where a column of the session would fail in its tasks: it could not be exact."""
-    if arrow_udf is None and session is not None and not (engine := engine_of(session)).runs_sparks_worker:
+    if arrow_udf is None and session is not None and (engine := engine_of(session)).runs_functions_itself:
         raise FunctionError(
             f"{function} would be a column, which {engine.name} makes with a client of Spark 4.1 or newer, and this is "
             f"{pyspark.__version__}. Use the operator: asyncudf.ordered_wait(df, {function}, 'column')"
