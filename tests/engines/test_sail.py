@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, FunctionError, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
+from asyncudf._spark import _compat
 from asyncudf._spark._compat import SAIL, engine_of
 
 pytest.importorskip("pysail", reason="Sail is not installed: scripts/test --sail")
@@ -169,3 +170,13 @@ def test_an_operator_over_a_stream_is_refused_by_name(spark: Any) -> None:
 def test_a_table_function_is_refused_by_name(spark: Any) -> None:
     with pytest.raises(FunctionError, match=r"many would be a table function.*Sail makes none.*unordered_wait"):
         async_pandas_udf(look, RESULT, output_mode="unordered").register(spark, "many")
+
+
+def test_a_column_needs_the_client_of_spark_4_1(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed in its tasks: before that, results pass by what only Spark's own worker has."""
+    monkeypatch.setattr(_compat, "arrow_udf", None)
+    told = "look would be a column, which Sail makes with a client of Spark 4.1 or newer.*ordered_wait"
+    with pytest.raises(FunctionError, match=told):
+        async_pandas_udf(look, RESULT)("key")
+    with pytest.raises(FunctionError, match=told):
+        async_pandas_udf(look, RESULT).register(spark, "look_in_sql")
