@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
@@ -188,7 +189,10 @@ def from_ddl(ddl: str) -> spark.DataType:
     """The type that a text declares, read by Spark; needs a session."""
     if hasattr(spark.DataType, "fromDDL"):
         return spark.DataType.fromDDL(ddl)
-    return spark._parse_datatype_string(ddl)
+    session: Any = SparkSession.active()
+    if hasattr(session, "_jsparkSession"):
+        return spark._parse_datatype_string(ddl)
+    return session.client._analyze("ddl_parse", ddl_string=ddl).parsed  # type: ignore[no-any-return]
 
 
 def condition_of(error: PySparkException) -> str | None:
@@ -233,6 +237,20 @@ def check_table_functions(function: str, session: Any) -> None:
             f"{function} would be a table function, whose columns are those of its table and its results; "
             f"{engine.name} makes none whose columns depend on a table. Use the operator: {operator}"
         )
+
+
+def check_columns(function: str, session: Any) -> None:
+    """Raises FunctionError where a column of the session would fail in its tasks: it could not be exact."""
+    if arrow_udf is None and session is not None and (engine := engine_of(session)).runs_functions_itself:
+        raise FunctionError(
+            f"{function} would be a column, which {engine.name} makes with a client of Spark 4.1 or newer, and this is "
+            f"{pyspark.__version__}. Use the operator: asyncudf.ordered_wait(df, {function}, 'column')"
+        )
+
+
+def is_column(value: Any) -> bool:
+    """Before Spark 4.0 those of Spark Connect have a class of their own."""
+    return isinstance(value, Column) or (type(value).__name__ == "Column" and hasattr(value, "_expr"))
 
 
 def column_function(function: Batches, data_type: spark.DataType) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from .._engine.stored.elements import with_unreadable
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._functions.options import Options
-from ._compat import column_udf, engine_of
+from ._compat import check_columns, column_udf, engine_of, is_column
 from .marks import query_mark
 from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .objects import of_batch, user_defined_parameters, user_defined_type
@@ -136,11 +136,12 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     spec = udf.spec
     function_plan, data_type = plan_function(spec, udf.options, udf.returns)
     for given in columns:
-        if not isinstance(given, (str, Column)):
+        if not isinstance(given, str) and not is_column(given):
             raise FunctionError(
                 f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
             )
     session = active_session()
+    check_columns(spec.name, session)
     marks = [query_mark()] if _needs_mark(function_plan, session) else []
     native = column_udf(ColumnTask(function_plan, is_marked=bool(marks)), data_type)
     if not udf.options.deterministic:
@@ -175,14 +176,17 @@ def check_limits_in_sql(name: str, options: Options, session: Any) -> None:
 
 
 def warn_of_repeated_calls(name: str, options: Options, session: Any) -> None:
-    """Log for a use of a function as a column that costs more calls than rows on the engine of the session."""
+    """Log for a use of a function as a column that may cost more calls than rows on the engine of the session.
+
+    With a store a row is paid once; `deterministic=True` says that calls may be repeated.
+    """
     if session is None or options.store is not None or options.deterministic:
         return
     if not (engine := engine_of(session)).calls_columns_once:
         logger.warning(
             "%s: %s evaluates a column as often as its query mentions it or a field of it, and also for rows that a "
             "filter leaves out; each call is made and paid again, and the order of the rows may change. To call once a "
-            "row: asyncudf.ordered_wait(df, %s, ...), or store=ResultStore.executor() for the function",
+            "row: asyncudf.ordered_wait(df, %s, ...); with store=ResultStore.executor() no row is called twice",
             name, engine.name, name,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from ..._functions.annotations import UnknownTypeError, from_annotation, has_fie
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import FunctionOptions, Options, OutputMode, shows_options
 from ..._functions.signature import FunctionSpec, is_coroutine_function, read_function
-from .._compat import COLUMN_EVAL_TYPE, column_function, column_type
+from .._compat import COLUMN_EVAL_TYPE, check_columns, column_function, column_type
 from ..column import ColumnTask, check_limits_in_sql, column, warn_of_repeated_calls
 from ..planner import check_declared, plan_function, result_keys, result_type
 from ..table_function import register_table_function
@@ -122,6 +122,7 @@ class AsyncUDF(Generic[P, R]):
         self.spec.check_column_function(self.options)
         check_limits_in_sql(self.spec.name, self.options, active_session())
         function_plan, data_type = plan_function(self.spec, self.options, self.returns)
+        check_columns(self.spec.name, active_session())
         warn_of_repeated_calls(self.spec.name, self.options, active_session())
         return column_function(ColumnTask(function_plan), data_type)
 

@@ -184,6 +184,8 @@ def count_rows(df: DataFrame, positions: Sequence[int], *, skips_nulls: bool, ap
     if all(is_comparable(fields[position].dataType) for position in positions):
         distinct = (sf.approx_count_distinct if approximate else sf.count_distinct)("key")
     numbered = df.toDF(*map(str, range(len(fields))))  # equal names, and names with dots, are no matter then
+    # Sail makes all columns beside the number of a partition, those too that nobody reads.
+    numbered = numbered.select(*dict.fromkeys(map(str, positions)))
     keys = numbered.select(key.alias("key"), sf.spark_partition_id().alias("partition"))
     counts = keys.agg(sf.count(sf.lit(1)), sf.count("key"), distinct, sf.max("partition"))
     rows, called, known, last = counts.collect()[0]
