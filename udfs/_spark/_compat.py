@@ -22,7 +22,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import one_line
@@ -112,10 +112,29 @@ class Engine:
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
     keeps_frames: bool  # persist() keeps the rows of a DataFrame
+    batches_streams: bool = True  # foreachBatch runs a function of ours
+    observes: bool = True  # it tells aggregates of the rows that a query has written
+    takes_modules: bool = True  # addArtifacts sends modules to where functions run
+    caches_tables: bool = True  # it remembers the files of a table, until it is told to look again
+    spreads_ranges: bool = True  # range() has as many partitions as tasks may run at once
+    misses_paths: bool = True  # to read a path where nothing is raises an error
 
 
 SPARK = Engine("Spark", True, True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False, False)
+SAIL = Engine(
+    "Sail",
+    False,
+    False,
+    False,
+    False,
+    False,
+    batches_streams=False,
+    observes=False,
+    takes_modules=False,
+    caches_tables=False,
+    spreads_ranges=False,
+    misses_paths=False,
+)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 
@@ -208,6 +227,11 @@ def check_data_sources() -> None:
         )
 
 
+def spark_schema(given: Any) -> spark.StructType:
+    """The schema of what is written to a data source: Sail gives Arrow's."""
+    return from_arrow_schema(given) if isinstance(given, pa.Schema) else given
+
+
 def check_table_functions(function: str, session: Any) -> None:
     """Raises FunctionError where the schema of a table function cannot be derived from its table."""
     operator = "asyncudf.unordered_wait(df, function, 'column'), and createOrReplaceTempView of what it returns for SQL"
@@ -219,7 +243,8 @@ def check_table_functions(function: str, session: Any) -> None:
     if not (engine := engine_of(session)).analyzes_tables:
         raise FunctionError(
             f"{function} would be a table function, whose columns are those of its table and its results; "
-            f"{engine.name} makes none whose columns depend on a table. Use the operator: {operator}"
+            f"{engine.name} does not tell such a function the types of its table's columns, so that its results could "
+            f"not be exact. Use the operator: {operator}"
         )
 
 

@@ -247,6 +247,7 @@ class ErrorReporting:
             error.add_note(f"\n{text.rstrip()}")
         error.__cause__ = None  # otherwise Spark may show it as well, with all frames
         if not self.full:
+            error.__traceback__ = None  # Sail shows all frames, and of a long text only the two ends
             # Spark's exception handler in the worker reads this switch. A worker ends after an error, so the switch has
             # no effect on other tasks.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
