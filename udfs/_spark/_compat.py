@@ -193,6 +193,8 @@ def to_arrow(declared: spark.DataType) -> pa.DataType:
 
 def from_ddl(ddl: str) -> spark.DataType:
     """The type that a text declares, read by Spark; needs a session."""
+    if ddl.strip().lower() == "variant" and issubclass(VariantType, spark.DataType):
+        return VariantType()  # Sail takes it for a struct of its parts, but not inside another type
     if hasattr(spark.DataType, "fromDDL"):
         return spark.DataType.fromDDL(ddl)
     return spark._parse_datatype_string(ddl)
@@ -228,8 +230,13 @@ def check_data_sources() -> None:
 
 
 def spark_schema(given: Any) -> spark.StructType:
-    """The schema of what is written to a data source: Sail gives Arrow's."""
-    return from_arrow_schema(given) if isinstance(given, pa.Schema) else given
+    """The schema of what is written to a data source: Sail gives Arrow's. FunctionError for a type that Spark lacks."""
+    if not isinstance(given, pa.Schema):
+        return given
+    try:
+        return from_arrow_schema(given)
+    except PySparkException as error:
+        raise FunctionError(f"a column cannot be written: {error}; leave it out, or cast it to a string") from error
 
 
 def check_table_functions(function: str, session: Any) -> None:

@@ -227,6 +227,16 @@ def _is_full() -> bool:
     return os.environ.get("ASYNCUDF_FULL_TRACEBACK", "") not in ("", "0")
 
 
+def _lacks_task_context(error: BaseException | None) -> bool:
+    """Whether the function has asked for something of the None that stands for a missing TaskContext."""
+    return (
+        isinstance(error, AttributeError)
+        and error.obj is None
+        and hasattr(TaskContext, error.name)
+        and TaskContext.get() is None
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class ErrorReporting:
     """A context for code in Spark's Python workers, which makes errors readable: the message, then the user's frames.
@@ -245,6 +255,11 @@ class ErrorReporting:
         cause = error.__cause__
         if cause is not None and (text := trace_of(cause, full=self.full, redacted=error.is_redacted)):
             error.add_note(f"\n{text.rstrip()}")
+        if _lacks_task_context(cause):
+            error.add_note(
+                "\nThis engine runs functions without a TaskContext; a parameter `context: asyncudf.RuntimeContext` has "
+                "the partition and the attempt"
+            )
         error.__cause__ = None  # otherwise Spark may show it as well, with all frames
         if not self.full:
             error.__traceback__ = None  # Sail shows all frames, and of a long text only the two ends
