@@ -52,6 +52,6 @@ def test_plans_of_spark_are_not_read() -> None:
 
 def test_a_client_without_the_parts_of_workers_is_refused_in_one_sentence() -> None:
     """pyspark-client-rust has the name of the package, and nothing for workers."""
-    program = "import pyspark; del pyspark.TaskContext; import asyncudf"
+    program = "import pyspark; del pyspark.TaskContext; from asyncudf import ordered_wait"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "has no TaskContext, as pyspark-client-rust: uninstall it" in ran.stderr.splitlines()[-1]

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkException
@@ -322,6 +321,8 @@ class _PandasAdapter(Travelling):
     # _is_struct: Spark expects a DataFrame for a struct, otherwise a Series
 
     def __init__(self, function: Batches, is_struct: bool) -> None:
+        import pandas as pd
+
         self.__name__ = getattr(function, "__name__", "function")
         self.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
         self.function = function
@@ -380,7 +381,7 @@ def _serializer() -> Any:
 
 def _unpacked(batches: Iterator[Any]) -> Iterator[Any]:
     """The input as Arrow arrays; Spark passes the output of one such function to another directly."""
-    return (batch.attrs["arrow"] if isinstance(batch, (pd.Series, pd.DataFrame)) else batch for batch in batches)
+    return (batch.attrs["arrow"] if hasattr(batch, "attrs") else batch for batch in batches)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
@@ -388,6 +389,8 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _carrier(array: pa.Array, is_struct: bool) -> Any:
+    import pandas as pd
+
     rows = pd.RangeIndex(len(array))
     carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(_Carried.VALUE, index=rows, dtype="object")
     carrier.attrs["arrow"] = array

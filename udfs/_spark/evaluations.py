@@ -5,11 +5,10 @@ Some results are evaluated together, and some evaluations are kept.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,60 +18,22 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._arrow.objects import stored_type
-from .._chain.chain import SourceReader
 from .._chain.plan import ChainPlan, StreamNode
 from .._chain.results import (
-    ArrowOutputs,
     ResultPlan,
     are_ambiguous,
-    side_output_validators,
-    without_rows,
 )
-from .._engine.loop.bridge import Bridge, pipe
 from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._compat import engine_of, lost_sort
+from .chain_task import ChainTask
 from .keeping import Kept, keep
-from .monitoring.task_report import TaskReportSpec, WaitingReport
-from .pickling import Travelling
 from .planner import rows_node
 from .schemas import arrow_type_or_none, findable, findable_schema, numbered, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
-from .worker import ErrorReporting, start_bridge
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainTask(Travelling):
-    """The worker's side of a chain, for `mapInArrow`."""
-
-    plan: ChainPlan
-    results: tuple[ResultPlan, ...]
-    side_output_type: Callable[[OutputTag], Any]  # the Arrow type of one whose rows are not read yet
-    token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
-    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
-    report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.run(batches)
-
-    def run(self, batches: Iterable[pa.RecordBatch], **how: Any) -> Iterator[pa.RecordBatch]:
-        """Run the chain; `how` is for `start_bridge`."""
-        # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
-        filled = (batch for batch in batches if batch.num_rows)
-        functions = self.plan.functions
-        report = partial(WaitingReport, self.report_spec, functions[0]) if functions else None
-        with self.error_reporting:
-            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan), self.plan.name, report)
-
-    def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
-        def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
-            return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
-
-        nothing = partial(without_rows, self.results, first.schema)
-        side_types = side_output_validators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, **how)
+from .worker import ErrorReporting
 
 
 def arrow_struct(schema: spark.StructType) -> pa.DataType:

@@ -17,6 +17,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from asyncudf.queues._public import public
+
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import safe_repr
 from .._observe.doctor import PACKAGE, fits, required
@@ -26,6 +28,7 @@ OURS = (PACKAGE, f"{PACKAGE}.queues")  # an editable installation has them in tw
 _ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#environment, or install it there"
 
 
+@public("asyncudf")
 def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
     """Send asyncudf, and modules of yours, to executors that do not have them installed; then check what they lack.
 

@@ -39,8 +39,9 @@ from ._compat import (
     engine_of,
     spark_schema,
 )
+from .chain_task import ChainTask
 from .coordinators import coordinator_config
-from .evaluations import ChainTask, arrow_struct, check_rows
+from .evaluations import arrow_struct, check_rows
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node

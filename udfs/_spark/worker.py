@@ -257,8 +257,8 @@ class ErrorReporting:
             error.add_note(f"\n{text.rstrip()}")
         if _lacks_task_context(cause):
             error.add_note(
-                "\nThis engine runs functions without a TaskContext; a parameter `context: asyncudf.RuntimeContext` has "
-                "the partition and the attempt"
+                "\nThis engine runs functions without a TaskContext; a parameter `context: asyncudf.RuntimeContext` "
+                "has the partition and the attempt"
             )
         error.__cause__ = None  # otherwise Spark may show it as well, with all frames
         if not self.full:

@@ -7,6 +7,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from asyncudf.queues._public import public
+
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.annotations import UnknownTypeError, from_annotation, has_fields
@@ -27,6 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@public("asyncudf")
 class AsyncUDF(Generic[P, R]):
     """An async function at Spark's entry points; made by `async_pandas_udf`.
 
@@ -169,6 +172,7 @@ def async_pandas_udf(
     returnType: str | DataType | type[Any] | None = None,
     **options: Unpack[FunctionOptions],
 ) -> _Decorator: ...
+@public("asyncudf")
 @shows_options(FunctionOptions)
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, get_args
 
 from pyspark.sql import functions as sf
 
+from asyncudf.queues._public import public
+
 from ..._errors.checks import is_number, optional, seconds
 from ..._errors.exceptions import OptionError
 from ..._errors.figures import amount_, count, things
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 Counting = Literal["exact", "approximate"]
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class DryRun:
     """The calls that a function would make; `print` shows them as text.
@@ -76,6 +79,7 @@ class DryRun:
         return "\n".join(lines)
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def dry_run(
     df: DataFrame,

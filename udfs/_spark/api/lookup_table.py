@@ -32,13 +32,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from asyncudf.queues._public import public
+
 from ..._errors.checks import flag, optional, positive_int, seconds, text
 from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FunctionError, OptionError, ResultError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
+from ..._functions.attempts import EndedAttempt
 from ..._functions.key_names import key_name
 from ..._functions.options import CallOptions, OnNullInput, shows_options
-from ..._functions.retry import EndedAttempt, RetryStrategy
+from ..._functions.retry import RetryStrategy
 from .._compat import condition_of, engine_of, setting
 from ..keeping import keep
 from ..planner import plan_function
@@ -90,6 +93,7 @@ class LookupUpdate:
     unpaid: int = 0
 
 
+@public("asyncudf")
 class LookupTable:
     """A Spark table of a function's results for all arguments that you have updated it with.
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from asyncudf.queues._public import public
+
 from ..._errors.exceptions import AsyncUDFError, OptionError
 from ..._errors.safe import safe_repr
 from ..._observe.function_metrics import PEAKS, TOTALS, Figure, with_numbers
@@ -32,6 +34,7 @@ IDLE_FACTOR = 100  # the display waits at least so many times the processor time
 LAST_REPORTS_WITHIN = 1.0  # seconds for tasks to report how they were stopped
 
 
+@public("asyncudf")
 class Run:
     """What all async functions did whose jobs ran in a `with monitor(spark) as run:` block.
 
@@ -309,6 +312,7 @@ class _Progress(threading.Thread):
             self._display.close(self._run._snapshot())
 
 
+@public("asyncudf")
 def monitor(spark: SparkSession, progress: bool = False) -> Run:
     """Watch the async functions of the jobs that run in a block: live, and afterwards.
 

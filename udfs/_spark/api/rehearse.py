@@ -21,6 +21,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from asyncudf.queues._public import public
+
 from ..._chain.chain import Chain, SourceReader
 from ..._chain.plan import WaitFactory
 from ..._engine.calls.recorder import AttemptRecord, Recorder
@@ -39,8 +41,9 @@ from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from .._compat import engine_of
+from ..chain_task import ChainTask
 from ..column import Called
-from ..evaluations import ChainTask, StreamSource, result_plan
+from ..evaluations import StreamSource, result_plan
 from ..keeping import keep
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
@@ -59,6 +62,7 @@ ROUNDS = 2  # of calls in flight, in a task of the sample
 SLACK = 1.5  # times as many calls in flight as the sample had are no matter
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def rehearse(
     df: DataFrame,

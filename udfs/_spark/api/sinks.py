@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from asyncudf.queues._public import public
+
 from ..._chain.function_plan import no_micro_batch
 from ..._errors.checks import text
 from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_FAILURES = ErrorBudget(0.5)
 
 
+@public("asyncudf")
 @shows_options(CallOptions, on_error="dead_letter", max_failures=DEFAULT_MAX_FAILURES.most)
 def async_sink(
     df: DataFrame, function: Callable[..., Any] | AsyncFunction, *columns: str | Column, **options: Unpack[CallOptions]
@@ -85,6 +88,7 @@ def async_sink(
     return report
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def stream_sink(
     function: Callable[..., Any] | AsyncFunction,
@@ -126,6 +130,7 @@ def stream_sink(
     return _StreamSink(udf, columns, dead_letters, name)
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def sink_source(
     name: str,

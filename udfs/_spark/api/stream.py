@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from asyncudf.queues._public import public
+
 from ..._chain.plan import StreamNode, WaitFactory
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 Rows = Callable[[dict[str, Any]], Any]
 
 
+@public("asyncudf")
 class AsyncStream:
     """Async operators and plain functions chained over a DataFrame, all in one stage of one Python worker.
 
@@ -314,6 +317,7 @@ class AsyncStream:
         return f"<AsyncStream {' > '.join(['source', *names])}{side}>"
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def ordered_wait(
     df: DataFrame,
@@ -352,6 +356,7 @@ def ordered_wait(
     return AsyncStream(df)._wait(OutputMode.ORDERED, function, columns, returnType, options, places)._alone()
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def unordered_wait(
     df: DataFrame,
