@@ -228,7 +228,7 @@ def check_data_sources() -> None:
         )
 
 
-def spark_schema(given: Any) -> spark.StructType:
+def spark_schema(given: spark.StructType | pa.Schema) -> spark.StructType:
     """The schema of what is written to a data source: Sail gives Arrow's. FunctionError for a type that Spark lacks."""
     if not isinstance(given, pa.Schema):
         return given

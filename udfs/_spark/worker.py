@@ -232,7 +232,7 @@ def _lacks_task_context(error: BaseException | None) -> bool:
     return (
         isinstance(error, AttributeError)
         and error.obj is None
-        and hasattr(TaskContext, error.name)
+        and hasattr(TaskContext, error.name or "")
         and TaskContext.get() is None
     )
 
