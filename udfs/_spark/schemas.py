@@ -123,13 +123,16 @@ def as_optional(field: spark.StructField, name: str | None = None) -> spark.Stru
     return spark.StructField(name or field.name, field.dataType, True, field.metadata)
 
 
-def findable(df: DataFrame) -> DataFrame:
-    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
-    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
+def mapped(df: DataFrame, task: Any, schema: spark.StructType) -> DataFrame:
+    """`df.mapInArrow(task, schema)` for any names; columns that PySpark would not find by them are named by position.
 
-
-def findable_schema(schema: spark.StructType) -> spark.StructType:
-    return numbered(schema) if are_ambiguous(schema.names) else schema
+    So the batches that the task gets and makes have numbers for names then.
+    """
+    if are_ambiguous(df.columns):
+        df = df.toDF(*map(str, range(len(df.columns))))
+    if not are_ambiguous(schema.names):
+        return df.mapInArrow(task, schema)
+    return df.mapInArrow(task, numbered(schema)).toDF(*schema.names)
 
 
 def numbered(schema: spark.StructType) -> spark.StructType:

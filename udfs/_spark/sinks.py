@@ -45,15 +45,7 @@ from .evaluations import arrow_struct, check_rows
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
-from .schemas import (
-    arguments,
-    as_nullable,
-    check_source,
-    column_names,
-    findable,
-    findable_schema,
-    joined_schema,
-)
+from .schemas import arguments, as_nullable, check_source, column_names, joined_schema, mapped
 from .types import parsed_offline, side_output_type
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
@@ -219,7 +211,7 @@ def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[Sin
     df = without_old_errors(df)
     task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
     check_rows(df, task.plan.name)
-    ends = findable(df).mapInArrow(task, STAGE).collect()
+    ends = mapped(df, task, STAGE).collect()
     figures, letters = summed(ends)
     return figures, letters_frame(df.sparkSession, letters, task.letters)
 
@@ -234,7 +226,7 @@ def without_old_errors(df: DataFrame) -> DataFrame:
 def letters_frame(session: SparkSession, letters: Sequence[bytes], schema: spark.StructType) -> DataFrame:
     """Dead letters as a DataFrame, which needs no executor that has them."""
     packed = session.createDataFrame([(one,) for one in letters], "letters binary")
-    return packed.mapInArrow(read_letters, findable_schema(schema)).toDF(*schema.names)
+    return mapped(packed, read_letters, schema)
 
 
 def stream_of(df: DataFrame) -> str | None:
