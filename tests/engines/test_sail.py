@@ -168,7 +168,7 @@ def test_an_operator_over_a_stream_is_refused_by_name(spark: Any) -> None:
 
 
 def test_a_table_function_is_refused_by_name(spark: Any) -> None:
-    with pytest.raises(FunctionError, match=r"many would be a table function.*Sail makes none.*unordered_wait"):
+    with pytest.raises(FunctionError, match=r"many would be a table function.*Sail does not tell.*unordered_wait"):
         async_pandas_udf(look, RESULT, output_mode="unordered").register(spark, "many")
 
 

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import one_line
@@ -115,6 +115,12 @@ class Engine:
     tells_tasks: bool = True  # TaskContext says which query, partition and attempt a task is of
     runs_functions_itself: bool = False  # in the server's process, or in others like it
     logs_workers: bool = True  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
+    batches_streams: bool = True  # foreachBatch runs a function of ours
+    observes: bool = True  # it tells aggregates of the rows that a query has written
+    takes_modules: bool = True  # addArtifacts sends modules to where functions run
+    caches_tables: bool = True  # it remembers the files of a table, until it is told to look again
+    spreads_ranges: bool = True  # range() has as many partitions as tasks may run at once
+    misses_paths: bool = True  # to read a path where nothing is raises an error
 
 
 SPARK = Engine("Spark", True, True, True, True, True)
@@ -128,6 +134,12 @@ SAIL = Engine(
     tells_tasks=False,
     runs_functions_itself=True,
     logs_workers=False,
+    batches_streams=False,
+    observes=False,
+    takes_modules=False,
+    caches_tables=False,
+    spreads_ranges=False,
+    misses_paths=False,
 )
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
@@ -187,6 +199,8 @@ def to_arrow(declared: spark.DataType) -> pa.DataType:
 
 def from_ddl(ddl: str) -> spark.DataType:
     """The type that a text declares, read by Spark; needs a session."""
+    if ddl.strip().lower() == "variant" and issubclass(VariantType, spark.DataType):
+        return VariantType()  # Sail takes it for a struct of its parts, but not inside another type
     if hasattr(spark.DataType, "fromDDL"):
         return spark.DataType.fromDDL(ddl)
     session: Any = SparkSession.active()
@@ -224,6 +238,16 @@ def check_data_sources() -> None:
         )
 
 
+def spark_schema(given: spark.StructType | pa.Schema) -> spark.StructType:
+    """The schema of what is written to a data source: Sail gives Arrow's. FunctionError for a type that Spark lacks."""
+    if not isinstance(given, pa.Schema):
+        return given
+    try:
+        return from_arrow_schema(given)
+    except PySparkException as error:
+        raise FunctionError(f"a column cannot be written: {error}; leave it out, or cast it to a string") from error
+
+
 def check_table_functions(function: str, session: Any) -> None:
     """Raises FunctionError where the schema of a table function cannot be derived from its table."""
     operator = "asyncudf.unordered_wait(df, function, 'column'), and createOrReplaceTempView of what it returns for SQL"
@@ -235,7 +259,8 @@ def check_table_functions(function: str, session: Any) -> None:
     if not (engine := engine_of(session)).analyzes_tables:
         raise FunctionError(
             f"{function} would be a table function, whose columns are those of its table and its results; "
-            f"{engine.name} makes none whose columns depend on a table. Use the operator: {operator}"
+            f"{engine.name} does not tell such a function the types of its table's columns, so that its results could "
+            f"not be exact. Use the operator: {operator}"
         )
 
 

@@ -96,3 +96,13 @@ def unmarked(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _is_marked(batch: pa.RecordBatch) -> bool:
     names: Sequence[Any] = batch.schema.names
     return names[-len(MARKS) :] == MARKS
+
+
+def is_for_want_of_a_context(error: BaseException | None) -> bool:
+    """Whether a function has asked for something of the None that stands for a missing TaskContext."""
+    return (
+        isinstance(error, AttributeError)
+        and error.obj is None
+        and hasattr(TaskContext, error.name or "")
+        and TaskContext.get() is None
+    )

@@ -35,6 +35,8 @@ from ._compat import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
     check_data_sources,
+    engine_of,
+    spark_schema,
 )
 from .chain_task import ChainTask
 from .coordinators import coordinator_config
@@ -100,6 +102,25 @@ class SinkFigures:
             for reason, message in examples.items():
                 total._keep_example(reason, message)
         return total
+
+
+def warn_of_lost_sorts(name: str, session: Any) -> None:
+    """Log for a data source whose writes lose a sort on the engine of the session: only a write has a DataFrame."""
+    if session is not None and not (engine := engine_of(session)).keeps_sorts:
+        logger.warning(
+            "%s: %s takes a sort before a write out of the plan, and rows would be sent as they were before. Write "
+            "df.orderBy(...).offset(0), with offset directly after the sort: that keeps the order, in one partition",
+            name, engine.name,
+        )  # fmt: skip
+
+
+def check_micro_batches(name: str, session: Any) -> None:
+    """Raises FunctionError where the engine of the session has no foreachBatch."""
+    if session is not None and not (engine := engine_of(session)).batches_streams:
+        raise FunctionError(
+            f"stream_sink({name}, ...) is for foreachBatch, and {engine.name} has none, nor another way to give a "
+            f"stream to a function that writes: use async_sink(df, {name}, ...) for DataFrames that end"
+        )
 
 
 def summed(ends: Sequence[tuple[str | None, bytes | None]]) -> tuple[SinkFigures, list[bytes]]:
@@ -272,7 +293,7 @@ class _SinkSource(DataSource):
             )
         folder = None if self.dead_letters is None else DeadLetterFolder.at(self.dead_letters)
         plan = dataclasses.replace(self.plan, micro_batch=micro_batch)
-        return sink_task(plan, schema, self.columns, self.report_spec), micro_batch, folder
+        return sink_task(plan, spark_schema(schema), self.columns, self.report_spec), micro_batch, folder
 
 
 @dataclasses.dataclass

@@ -33,7 +33,7 @@ from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
 from .._observe.time_account import SparkThread
 from .monitoring.task_report import TaskReport, TaskReportSpec
-from .running_task import RunningTask
+from .running_task import RunningTask, is_for_want_of_a_context
 from .second_evaluations import Evaluation
 
 Emit = Callable[[Any], None]
@@ -231,6 +231,11 @@ class ErrorReporting:
         cause = error.__cause__
         if cause is not None and (text := trace_of(cause, full=self.full, redacted=error.is_redacted)):
             error.add_note(f"\n{text.rstrip()}")
+        if is_for_want_of_a_context(cause):
+            error.add_note(
+                "\nThis engine runs functions without a TaskContext; a parameter `context: asyncudf.RuntimeContext` "
+                "has the partition and the attempt"
+            )
         error.__cause__ = None  # otherwise Spark may show it as well, with all frames
         if self.full:
             return

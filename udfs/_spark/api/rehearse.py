@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import operator
+import os
 import sys
 import time
 import uuid
@@ -38,9 +39,11 @@ from ..._limits.failures import Failures
 from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
+from .._compat import engine_of
 from ..chain_task import ChainTask
 from ..column import Called
 from ..evaluations import StreamSource, result_plan
+from ..keeping import keep
 from ..marks import marked
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
@@ -195,7 +198,8 @@ def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> 
     called = numbered.select(*[sf.col(str(place)).alias(str(number)) for number, place in enumerate(positions)])
     if skips_nulls:
         called = called.where(functools.reduce(operator.and_, (sf.col(one).isNotNull() for one in called.columns)))
-    by_partition = called.groupBy(sf.spark_partition_id().alias("p")).agg(sf.count(sf.lit(1))).collect()
+    # In two steps: Sail numbers partitions in a projection alone.
+    by_partition = called.select(sf.spark_partition_id().alias("p")).groupBy("p").agg(sf.count(sf.lit(1))).collect()
     partitions = [number for _, number in sorted(tuple(row) for row in by_partition)]
     if udf.spec.takes_mapping or udf.spec.vectors == (Vector.FRAME,):  # by their names
         called = called.toDF(*[fields[position].name for position in positions])
@@ -226,9 +230,16 @@ def _cores(df: DataFrame) -> int:
     """Tasks that run at a time; over Spark Connect, as many as the partitions of rows that are nowhere yet."""
     if hasattr(df, "_jdf"):
         return df.sparkSession.sparkContext.defaultParallelism
+    if not engine_of(df.sparkSession).spreads_ranges:  # it runs as many as its machine has cores
+        return int(df.sparkSession.range(0, 1, 1, 1).mapInArrow(cores_there, "cores int").collect()[0].cores)
     numbered = df.sparkSession.range(10_000).select(sf.spark_partition_id().alias("partition"))
     last: int = numbered.agg(sf.max("partition")).collect()[0][0]
     return last + 1
+
+
+def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"cores": pa.array([os.cpu_count() or 1], pa.int32())})
 
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
@@ -237,7 +248,7 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
         return []
     source = counted.unlike if options.store is not None else df
     number = _free_name("asyncudf_row_number", df.columns)
-    chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id()).persist()
+    chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id())
     calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
     tasks = max(1, min(counted.slots, calls // CALLS_OF_A_TASK))
     per_task = max(1, calls // tasks)
@@ -249,17 +260,15 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
     if full > 1 and calls >= 2 * LIGHT:
         is_light, few = sf.col(number) % (LIGHT * batch) < batch, math.ceil(calls / LIGHT)
         stages = [(is_light, light, few), (~is_light, full, calls - few)]
-    try:
+    with keep(chosen) as kept:
         found, query = list[Part](), f"rehearsal {uuid.uuid4().hex}"
         for where, capacity, most in stages:
-            part = chosen.where(where).drop(number).repartition(tasks)
+            part = kept.where(where).drop(number).repartition(tasks)
             careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
             task = _task(part, udf, options.replace(careful))
             # One call may be of fewer rows than a batch has.
             found.append(_run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
         return found
-    finally:
-        chosen.unpersist()
 
 
 @dataclasses.dataclass(frozen=True)
