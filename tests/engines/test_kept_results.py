@@ -67,16 +67,6 @@ async def repair(id: int) -> dict[str, int]:
     return {"repaired": id}
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    server = pysail.SparkConnectServer("127.0.0.1", 0)
-    server.start(background=True)
-    session = session_at(server.listening_address[1])
-    yield session
-    session.stop()
-    server.stop()
-
-
 def session_at(port: int) -> Any:
     from pyspark.sql.connect.session import SparkSession
 

@@ -40,7 +40,7 @@ class Service(types.ModuleType):
     """What the functions of all tasks call: they run in this process, and find it by its name."""
 
     def __init__(self) -> None:
-        super().__init__("called_by_sail")
+        super().__init__("tasks_call_this")
         self.lock = threading.Lock()
         self.forget()
 
@@ -64,13 +64,13 @@ class Service(types.ModuleType):
             self.now -= 1
 
 
-service: Any = sys.modules.setdefault("called_by_sail", Service())
+service: Any = sys.modules.setdefault("tasks_call_this", Service())
 
 
 async def look(key: int, tenant: int) -> int:
     import asyncio
 
-    from called_by_sail import begin, end  # type: ignore[import-not-found]
+    from tasks_call_this import begin, end  # type: ignore[import-not-found]
 
     begin(key, tenant)
     try:
@@ -78,18 +78,6 @@ async def look(key: int, tenant: int) -> int:
         return key
     finally:
         end()
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql.connect.session import SparkSession
-
-    server = pysail.SparkConnectServer("127.0.0.1", 0)
-    server.start(background=True)
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{server.listening_address[1]}").create()
-    yield session
-    session.stop()
-    server.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +243,7 @@ class Remembers(AsyncFunction):
     """What it opens is of the task alone."""
 
     async def open(self, context: Any) -> None:
-        from called_by_sail import opened
+        from tasks_call_this import opened
 
         self.loop, self.partition = asyncio.get_running_loop(), context.partition
         opened.append((id(self), self.partition, id(self.loop)))
@@ -295,7 +283,7 @@ class TestSideBySide:
         service.has_begun, service.has_failed = threading.Event(), threading.Event()
 
         async def goes_on(key: int, tenant: int) -> int:
-            from called_by_sail import has_begun, has_failed
+            from tasks_call_this import has_begun, has_failed
 
             has_begun.set()
             assert await asyncio.to_thread(has_failed.wait, 60)
