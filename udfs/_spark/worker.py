@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from .._arrow.objects import stored_type
 from .._arrow.rows import warm_up
 from .._arrow.sizes import estimated_size
 from .._chain.chain import Chain, ResultOutputs
@@ -61,7 +62,8 @@ def start_bridge(
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
-    warm_up()
+    takes_vectors = any(one.spec.vectorized for one in plan.functions)
+    warm_up(map(stored_type, plan.written), takes_vectors=takes_vectors, moves_rows=plan.moves_rows)
     task = TaskContext.get()
     partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
