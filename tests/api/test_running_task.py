@@ -108,7 +108,7 @@ def test_objects_of_a_process_that_is_no_worker_stay_collectable(monkeypatch: py
     frozen: list[Any] = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    warm_up(is_worker=False)
+    warm_up([], takes_vectors=False, moves_rows=False, is_worker=False)
     assert not frozen
-    warm_up(is_worker=True)
+    warm_up([], takes_vectors=False, moves_rows=False, is_worker=True)
     assert frozen

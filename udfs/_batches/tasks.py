@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._arrow.rows import ResultArrays, error_type, rows_of, with_null_fields
+from .._arrow.building import array
+from .._arrow.rows import ResultArrays, error_type, rows_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import AsyncUDFError
 from .._errors.failure import Failure
@@ -77,7 +78,7 @@ class Task(Travelling):
             arrays = [
                 pa.array([attempt] * len(rows), pa.int32()), pa.array([part] * len(rows), pa.string()),
                 pa.array(keys, pa.string()), pa.array(kinds, pa.string()), values.array(found),
-                with_null_fields(pa.array(errors, ERROR)), pa.array(unparsed, pa.bool_()), pa.array(costs, COSTS),
+                array(errors, ERROR), pa.array(unparsed, pa.bool_()), pa.array(costs, COSTS),
                 pa.array(answers, pa.string()), pa.array(unsettled, pa.string()),
             ]  # fmt: skip
             yield pa.RecordBatch.from_arrays(arrays, list(RESULTS))
@@ -162,7 +163,7 @@ class FormTask(Task):
                 arrays = [
                     pa.array(parts, pa.string()), source.column("key"), source.column("arguments"),
                     pa.array(bodies, pa.string()), pa.array(weights, pa.float64()), pa.array(costs, COSTS),
-                    with_null_fields(pa.array(failed, ERROR)),
+                    array(failed, ERROR),
                 ]  # fmt: skip
                 yield pa.RecordBatch.from_arrays(arrays, list(PARTS))
 

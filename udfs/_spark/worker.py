@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from .._arrow.objects import stored_type
 from .._arrow.rows import warm_up
 from .._arrow.sizes import estimated_size
 from .._chain.chain import Chain, ResultOutputs
@@ -61,7 +62,12 @@ def start_bridge(
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
-    warm_up(is_worker=_frame_of_spark() is not None)
+    warm_up(
+        map(stored_type, plan.written),
+        takes_vectors=any(one.spec.vectorized for one in plan.functions),
+        moves_rows=plan.moves_rows,
+        is_worker=_frame_of_spark() is not None,
+    )
     task = RunningTask.now() if task is None else task
     evaluation = None if first is None else Evaluation.of(task, _local_folder(), report_spec, plan, first)
     if evaluation is not None:
