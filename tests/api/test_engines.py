@@ -21,10 +21,10 @@ from asyncudf._spark._compat import (
     VariantType,
     engine_of,
     from_ddl,
-    lost_sort,
     spark_schema,
 )
 from asyncudf._spark.api import sinks
+from asyncudf._spark.lost_sorts import lost_sort
 from asyncudf._spark.worker import ErrorReporting
 
 

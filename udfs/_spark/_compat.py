@@ -165,30 +165,6 @@ def _asked(session: Any) -> Engine:
         return SPARK
 
 
-def lost_sort(df: Any) -> str | None:
-    """The sort that the engine takes out of the plan if mapInArrow reads this DataFrame; None if there is none.
-
-    Sail needs no order for mapInArrow. It keeps a sort of all rows for a limit, also for one that leaves nothing out.
-    """
-    if engine_of(df.sparkSession).keeps_sorts:
-        return None
-    _, _, plan = df._explain_string(extended=True).partition("== Parsed Logical Plan ==\n")
-    is_offset = False
-    for line in plan.splitlines():
-        kind, _, said = line.strip().partition(": ")
-        if kind in ("Sort", "SortWithinPartitions"):
-            return None if is_offset and kind == "Sort" else kind
-        if kind == "Limit":
-            if "fetch=None" not in said:
-                return None
-            is_offset = True
-        elif kind == "Filter" or (kind == "ExplicitRepartition" and said.startswith("kind=coalesce")):
-            is_offset = False
-        elif kind not in ("Projection", "SubqueryAlias"):
-            return None
-    return None
-
-
 def to_arrow(declared: spark.DataType) -> pa.DataType:
     """Arrow's type for one of Spark's, timestamps in UTC; TypeError if there is none."""
     try:
