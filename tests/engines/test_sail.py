@@ -137,6 +137,7 @@ KEPT = {
     "a filter before": lambda df: df.orderBy("key").where("key >= 0").offset(0),
     "names before": lambda df: df.orderBy("key").select("key").alias("x").offset(0),
     "explode after it": lambda df: df.orderBy("key").offset(0).select("key", sf.explode(sf.array(sf.lit(1)))),
+    "names given twice": lambda df: df.selectExpr("key", "key AS b", "key AS b").orderBy("key").offset(0),
     "limit": lambda df: df.orderBy("key").limit(10),
     "a column before a limit": lambda df: df.orderBy("key").withColumn("z", sf.col("key") + 1).limit(10),
 }

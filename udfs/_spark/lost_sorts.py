@@ -10,11 +10,14 @@ import dataclasses
 import re
 from typing import Any
 
+from pyspark.sql import types as spark
+
 from ._compat import engine_of
-from .marks import marked
+from .schemas import mapped
 
 _NODE = re.compile(r"( *)(\w[\w ]*?)(?::(?: (.*))?)?$")
 _RENAMED = re.compile(r"[\w.#]+( AS [\w.#]+)*(, [\w.#]+( AS [\w.#]+)*)*$")
+_NOTHING = spark.StructType().add("nothing", "boolean")
 _SORTS = ("Sort", "SortWithinPartitions")
 _NEW_ORDER = ("Aggregate", "Distinct", "WindowAggr", "Full Join")  # rows come out in no order, or in one of its own
 
@@ -45,7 +48,8 @@ def lost_sort(df: Any) -> str | None:
     """
     if engine_of(df.sparkSession).keeps_sorts:
         return None
-    text = marked(df).mapInArrow(lambda batches: batches, "n long")._explain_string(extended=True)
+    read: Any = mapped(df, lambda batches: batches, _NOTHING)
+    text = read._explain_string(extended=True)
     plan = text.partition("== Optimized Logical Plan ==\n")[2].partition("\n== Physical Plan ==")[0]
     root = _parsed(plan)
     return None if root is None else _lost(root, is_limited=False)
