@@ -102,6 +102,12 @@ class TestColumns:
         assert len(self.warnings(caplog)) == 1
 
 
+def below_the_highest(df: Any) -> Any:
+    """With a subquery for which Sail goes over the plan once more."""
+    df.createOrReplaceTempView("some")
+    return df.sparkSession.sql("select key from some where key <= (select max(key) from some)")
+
+
 def sorted_frames(df: Any) -> dict[str, Any]:
     spark = df.sparkSession
     df.orderBy("key").createOrReplaceTempView("in_order")
@@ -126,6 +132,7 @@ def sorted_frames(df: Any) -> dict[str, Any]:
         "a filter by another table": df.orderBy("key").join(df, "key", "semi"),
         "a subquery": spark.sql("select key from (select * from in_order) where key in (select key from in_order)"),
         "a union": df.orderBy("key").union(df),
+        "offset, if that is lost for a subquery": below_the_highest(df).orderBy("key").offset(0),
         "offset, if that is lost in a union": df.orderBy("key").offset(0).union(df.limit(0)),
     }
 
@@ -137,6 +144,7 @@ KEPT = {
     "a filter before": lambda df: df.orderBy("key").where("key >= 0").offset(0),
     "names before": lambda df: df.orderBy("key").select("key").alias("x").offset(0),
     "explode after it": lambda df: df.orderBy("key").offset(0).select("key", sf.explode(sf.array(sf.lit(1)))),
+    "limit of all": lambda df: below_the_highest(df).orderBy("key").limit(2**31 - 1),
     "names given twice": lambda df: df.selectExpr("key", "key AS b", "key AS b").orderBy("key").offset(0),
     "limit": lambda df: df.orderBy("key").limit(10),
     "a column before a limit": lambda df: df.orderBy("key").withColumn("z", sf.col("key") + 1).limit(10),
