@@ -226,9 +226,9 @@ def check_rows(df: DataFrame, name: str) -> None:
         raise FunctionError(
             f"the DataFrame that {name} reads {how}, and {engine.name} takes a sort before an operator out of the "
             "plan: rows would come as they were before. Write df.orderBy(...).offset(0) last, with offset directly "
-            "after the sort: that keeps the order, in one partition. If it is there already, a subquery has made "
-            f"{engine.name} take it out as well: write .limit(2**31 - 1) in its place, which takes longer. If the order "
-            "does not matter, leave the sort out, or write df.repartition(n) after it"
+            "after the sort: that keeps the order, in one partition. If it is there already, it was taken out as well, "
+            "as for a subquery: write .limit(2**31 - 1) in its place, which takes longer. If the order does not "
+            "matter, leave the sort out, or write df.repartition(n) after it"
         )
 
 
