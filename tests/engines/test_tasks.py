@@ -30,7 +30,7 @@ from asyncudf import (
     ordered_wait,
     unordered_wait,
 )
-from asyncudf._spark import coordinators, running_task
+from asyncudf._spark import _compat, coordinators, running_task
 from asyncudf._spark.loopback import runs_here
 
 pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
@@ -185,6 +185,33 @@ class TestLimitsOfAQuery:
         frame = ordered_wait(rows(spark, 2, 4), look, "key", "tenant", returnType="long", as_="w")
         assert frame.columns == ["key", "tenant", "w"]
         assert sorted(map(tuple, frame.collect())) == [(0, 0, 0), (1, 1, 1), (2, 0, 2), (3, 1, 3)]
+
+    @pytest.mark.parametrize("limit", [{}, {"max_calls": 99}, {"job_capacity": 3}], ids=["none", "max_calls", "capacity"])
+    def test_nor_in_the_name_of_a_column(self, spark: Any, limit: Any) -> None:
+        column = async_pandas_udf(look, "long", **limit)("key", sf.lit(1))
+        df = rows(spark, 2, 4)
+        assert df.select(column, column + 1).columns == ["look(key, 1)", "(look(key, 1) + 1)"]
+        assert [row[0] for row in df.where(column > 2).select(column.alias("w")).collect()] == [3]
+
+    @pytest.mark.parametrize("form", [by_operator, by_unordered_operator, by_chain, by_sink])
+    def test_columns_may_be_called_like_them(self, spark: Any, form: Any) -> None:
+        names = [name.upper() if name == running_task.MARKS[0] else name for name in running_task.MARKS]
+        df = rows(spark, 2, 4).select("*", *(sf.lit(number).alias(name) for number, name in enumerate(names)))
+        form(df, async_pandas_udf(look, "long"))()
+        assert service.calls == dict.fromkeys(range(4), 1)
+        frame = ordered_wait(df, look, "key", "tenant", returnType="long", as_="w")
+        assert frame.columns == ["key", "tenant", *names, "w"]
+        assert sorted(map(tuple, frame.collect())) == [(n, n % 2, 0, 1, n) for n in range(4)]
+
+    def test_a_column_made_for_another_engine_makes_no_call_that_its_limit_does_not_count(
+        self, spark: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two sessions in one process: the active one says what a column is made for."""
+        monkeypatch.setattr("asyncudf._spark.column.engine_of", lambda session: _compat.SPARK)
+        column = async_pandas_udf(look, "long", max_calls=3, **SPENT)("key", "tenant")
+        with pytest.raises(Exception, match=r"look has a budget .*max_calls.* in which query this task is"):
+            rows(spark, 4).select(column).collect()
+        assert not service.calls
 
     @pytest.mark.parametrize("option", [{"budget": Budget(3, "calls")}, {"max_calls": 3}], ids=["budget", "max_calls"])
     def test_a_function_of_sql_cannot_have_it_and_says_so(self, spark: Any, option: Any) -> None:
