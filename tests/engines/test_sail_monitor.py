@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -185,6 +186,22 @@ def test_a_job_that_outlives_the_inner_of_two_monitors_goes_on_reporting_to_the_
         job.join()
     (function,) = outer.metrics["functions"]
     assert (function["rows"], function["tasks"]["succeeded"], function["tasks"]["lost"]) == (40, 1, 0)
+
+
+def test_a_job_outlives_the_first_of_two_monitors_in_two_threads(spark: Any, asked: Asked) -> None:
+    """The second said of its own job for ever that it runs: the first, through which it reported, was closed."""
+    job = threading.Thread(target=unordered_wait(spark.range(40), waits_at_gate, "id", returnType="double").collect)
+    with contextlib.ExitStack() as first:
+        first.enter_context(monitor(spark))
+        with monitor(spark) as second:
+            job.start()
+            asked.until(lambda: len(asked.keys) == 40)
+            first.close()
+            asked.gate.set()
+            job.join()
+    (function,) = second.metrics["functions"]
+    assert (function["rows"], function["tasks"]["succeeded"], function["tasks"]["running"]) == (40, 1, 0)
+    assert not [one for one in threading.enumerate() if one.name == "asyncudf-monitor"]
 
 
 def test_a_job_that_fails_says_so_beside_one_that_goes_on(spark: Any, asked: Asked) -> None:

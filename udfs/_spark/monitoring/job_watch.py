@@ -45,10 +45,13 @@ class JobWatch:
     #
     # _open: the monitors that are open, the last one opened last
     # _logs_before: of each Spark Connect session in which a monitor has set `WORKER_LOGS`, what it was before
+    # _retired: the servers of monitors that are closed. Where tasks find monitors in a file, one that runs may report
+    # through the server of any of them, to all that are open: these servers close with the last.
     # _has_warned: whether a monitor of this process has said that it has no live figures
 
     _open: list[JobWatch] = []
     _logs_before: dict[SparkSession, str | None] = {}
+    _retired: list[LiveServer] = []
     _has_warned = False
 
     def __init__(self, spark: SparkSession, arrived: Callable[[], None]) -> None:
@@ -114,7 +117,13 @@ class JobWatch:
                 if self._is_classic:
                     self._set_thread_runs(self._thread_runs())
         if self._server is not None:
-            self._server.close()
+            self._retired.append(
+                self._server
+            )  # before the look: the monitor that closes at this moment may be the last
+        if not any(watch._is_posted for watch in self._open):
+            with contextlib.suppress(IndexError):
+                while True:
+                    self._retired.pop().close()
 
     def take(self, message: Mapping[str, Any]) -> None:
         self._messages.put(message)
@@ -153,10 +162,15 @@ class JobWatch:
         return self._is_posted
 
     def _post(self) -> None:
-        # The first one is open for longest if they are nested, and takes the messages for all.
+        # Another thread may post at the same time: whoever does so last posts what is true then.
+        posted: object = ()
+        while (request := self._posted_request()) != posted:
+            REGISTRY.post(request)
+            posted = request
+
+    def _posted_request(self) -> MonitorRequest | None:
         watches = [watch for watch in self._open if watch._is_posted]
-        runs = [watch.run for watch in watches]
-        REGISTRY.post(MonitorRequest(runs, watches[0]._address) if watches else None)
+        return MonitorRequest([watch.run for watch in watches], watches[0]._address) if watches else None
 
     def _thread_runs(self) -> list[str]:
         """The monitors that this thread's jobs report to, without closed ones, which another thread may have closed."""
