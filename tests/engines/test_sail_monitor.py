@@ -254,6 +254,16 @@ def test_a_server_that_is_another_process_of_this_machine_reports() -> None:
     assert (function["rows"], function["failures"]) == (40, 1)
 
 
+def test_its_end_asks_the_server_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked for logs, which this engine does not keep: after a server that had ended, for ten minutes."""
+    with monitor(spark) as run:
+        ordered_wait(spark.range(4), look, "id", returnType="double").collect()
+        asked: list[str] = []
+        for name in ("_execute", "_execute_and_fetch", "_execute_and_fetch_as_iterator", "_analyze"):
+            monkeypatch.setattr(spark.client, name, lambda *_, name=name, **__: asked.append(name) or iter(()))
+    assert (asked, run.metrics["functions"][0]["rows"]) == ([], 4)
+
+
 def test_tasks_that_cannot_reach_the_driver_are_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
     with server_process(ELSEWHERE) as spark, monitor(spark) as run:
         (told,) = [one.getMessage() for one in caplog.records if one.name == "asyncudf"]

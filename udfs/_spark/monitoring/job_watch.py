@@ -60,6 +60,7 @@ class JobWatch:
         self.run = uuid.uuid4().hex
         self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._is_classic = hasattr(spark, "_jsparkSession")
+        self._has_logs = False  # whether ended tasks log their figures
         self._is_posted = False  # whether tasks find it in the file of the registry
         self._server: LiveServer | None = None
         self._address: Address | None = None
@@ -143,8 +144,8 @@ class JobWatch:
                     self._logs_before[self._spark] = self._spark.conf.get(WORKER_LOGS, None)
                     self._spark.conf.set(WORKER_LOGS, "true")
                 self._set_session_runs()
-                return True
-        return False
+                self._has_logs = True
+        return self._has_logs
 
     def _take_reports(self) -> bool:
         """Have the tasks of an engine without TaskContext report to this process; False if they do not reach it."""
@@ -208,8 +209,8 @@ class JobWatch:
 
     def logged(self) -> Iterator[Mapping[str, Any]]:
         """The messages in the logs of ended tasks, all of them at each call."""
-        if self._is_classic:
-            return
+        if not self._has_logs:
+            return  # nor is the server asked: one that has ended would be waited for
         logs = self._spark.tvf.python_worker_logs().where(sf.col("logger") == METRICS_LOGGER)
         for row in logs.where(sf.col("msg").contains(self.run)).select("msg").collect():
             with contextlib.suppress(ValueError):
