@@ -206,6 +206,10 @@ class TestCounting:
         rehearse(spark.range(0, 100, 1, 1), double, "id", sample=60, returnType="long")
         assert len(set(calls)) == len(calls) == 60
 
+    def test_of_a_vectorized_function_it_calls_batches(self, spark: Any, calls: list[int]) -> None:
+        told = rehearse(spark.range(0, 500, 1, 2).toDF("key"), of_series, returnType="long", sample=4, batch_size=10)
+        assert (told.sample, calls) == (4, [10] * 4)
+
     def test_a_dry_run_makes_none(self, df: Any, calls: list[int]) -> None:
         told = dry_run(df.union(df), double, "key", store=ResultStore.executor())
         assert (told.rows, told.distinct, told.calls, calls) == (16, 8, 8, [])
@@ -270,6 +274,7 @@ class TestSubmissions:
         state = str(tmp_path / "state")
         submit(df.union(df).orderBy("key"), request, "key", service=Service(), state=state, attempts=1)
         assert sorted(body["n"] for job in seen.jobs.values() for body in job.values()) == KEYS
+        assert max(map(len, seen.jobs.values())) <= Service.max_requests
         assert submit(df.union(df), request, "key", service=Service(), state=state, attempts=1).wait(60).is_done
         found = Submission.open(state)
         assert rows(found.collect()) == sorted([(key, 2 * key) for key in KEYS if key != 1] * 2)

@@ -76,10 +76,10 @@ class ChainPlan:
         return [node.factory.function_plan for node in self.nodes if isinstance(node.factory, WaitFactory)]
 
     @property
-    def written(self) -> set[Any]:
-        """The Arrow types of what its operators write, as far as they are declared."""
-        groups = {group.arrow_type for node in self.nodes for group in node.layout.groups}
-        return (groups | {plan.written for plan in self.functions}) - {None}
+    def written(self) -> list[Any]:
+        """The Arrow types of what its operators write, as far as they are declared; an `ObjectType` has no hash."""
+        groups = [group.arrow_type for node in self.nodes for group in node.layout.groups]
+        return [one for one in (*groups, *(plan.written for plan in self.functions)) if one is not None]
 
     @property
     def moves_rows(self) -> bool:
