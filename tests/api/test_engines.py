@@ -55,6 +55,15 @@ def test_only_another_engine_is_one(version: str, answer: Any, engine: Any) -> N
     assert engine_of(Session(version, answer)) is engine
 
 
+def test_a_server_that_is_not_reached_is_not_taken_for_spark() -> None:
+    """It was, for good: after ten minutes, and what Sail does not keep was found out by the calls."""
+    session = Session("4.2.0", ConnectionError("RPC that terminated with: status = StatusCode.UNAVAILABLE"))
+    with pytest.raises(ConnectionError):
+        engine_of(session)
+    session.answer = "0.7.2"
+    assert engine_of(session) is SAIL
+
+
 def test_a_classic_session_is_not_asked() -> None:
     session: Any = Session("4.2.0", AssertionError("asked"))
     session._jsparkSession = None

@@ -54,6 +54,7 @@ class TaskEnvironment:
     spark_thread: SparkThread | None = None  # notes when Spark's thread is away
     waited: float = 0.0  # seconds for which the task has waited for its first rows
     processor: Callable[[], float] = lambda: 0.0  # seconds of processor time that the process has used
+    starved: Callable[[], float] = lambda: 0.0  # seconds for which the loop's thread could have worked and was not let
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -70,7 +71,9 @@ class TaskEnvironment:
         return None
 
     def counters(self) -> TaskCounters:
-        return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
+        return TaskCounters(
+            self.clock, self.spark_thread, waited=self.waited, processor=self.processor, starved=self.starved
+        )
 
     def stored(self, plan: FunctionPlan) -> StoredResults:
         assert plan.options.store is not None

@@ -161,8 +161,11 @@ def _asked(session: Any) -> Engine:
     try:
         (row,) = session.sql("SELECT version()").collect()
         return SAIL if not row[0].startswith(session.version) and int(row[0].partition(".")[0]) < 3 else SPARK
-    except Exception:  # a server that answers no queries of ours
-        return SPARK
+    except Exception as error:
+        # A server that cannot be reached may be any engine: a guess would be kept for good, and waited for once more.
+        if "StatusCode.UNAVAILABLE" in str(error) or type(error).__name__ == "RetriesExceeded":
+            raise
+        return SPARK  # it answers no queries of ours
 
 
 def to_arrow(declared: spark.DataType) -> pa.DataType:

@@ -32,7 +32,7 @@ from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWrite
 from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
-from .._observe.time_account import SparkThread
+from .._observe.time_account import SparkThread, seconds_without_processor
 from .monitoring.task_report import TaskReport, TaskReportSpec
 from .running_task import RunningTask, is_for_want_of_a_context
 from .second_evaluations import Evaluation
@@ -95,6 +95,7 @@ def start_bridge(
             spark_thread=spark_thread,
             waited=waited,
             processor=time.process_time,
+            starved=seconds_without_processor,
         )
 
         def emit_counted(batch: Any) -> None:
