@@ -211,6 +211,7 @@ def test_of_many_each_is_its_own() -> None:
     failure = StoredFailure("E", "m", 404)
     values = [good, None, good[:-1], codec.encode_failure(KEY, failure), b"", good]
     assert codec.decode_many([KEY] * 6, values) == [[PLACE], None, None, failure, None, [PLACE]]
+    assert codec.damaged == 2
 
 
 def test_a_result_of_another_row_is_noticed() -> None:
@@ -301,6 +302,6 @@ def test_of_two_ages_the_readers_counts(kind: str) -> None:
     for now[0] in (1000.0, 1004.9, 1005.0, 1010.0):
         found.append([read(reader, value) is not None for reader in readers])
     assert found == [[True] * 3, [True] * 3, [False, True, True], [False, False, True]]
-    assert [reader.expired for reader in readers] == [2, 1, 0]
+    assert [reader.damaged for reader in readers] == [0, 0, 0]
     assert read(writer, value) is not None
     assert (read(ResultCodec(int, error_ttl=None), value) is None) == (kind == "failure")

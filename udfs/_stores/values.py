@@ -16,9 +16,9 @@ from zlib import crc32
 from .._errors.exceptions import OptionError
 
 # Two bytes, the version of the format and what is in it; when it was written (8 bytes, milliseconds since the epoch);
-# the content; 4 bytes of CRC-32 of the key and of all before, the lowest byte first, so that the CRC-32 of the key and of
-# a whole value is always `_WHOLE`. It covers the key, so that the result of another key, which a bug has put there, is
-# not taken.
+# the content; 4 bytes of CRC-32 of the key and of all before, the lowest byte first, so that the CRC-32 of the key and
+# of a whole value is always `_WHOLE`. It covers the key, so that the result of another key, which a bug has put there,
+# is not taken.
 #
 # Version 2 has 8 bytes of BLAKE2b in front instead, of the key and all that follows: to check it was a sixth of a hit.
 _VERSION = b"\x03"
@@ -80,7 +80,7 @@ class ResultCodec:
         self._decode_array: Any = Decoder(list[results]).decode
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
-        self.expired: int = 0  # results and failures that were too old so far
+        self.damaged: int = 0  # values so far that were none of the function's
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The results of a row as bytes, and as they are read back, of which there may be none or many.
@@ -131,20 +131,20 @@ class ResultCodec:
     def _one(self, key: bytes, value: Any, since: bytes, failures_since: bytes) -> list[Any] | StoredFailure | None:
         """What was encoded under a key; None for a value that is too old, damaged or of something else."""
         try:
-            if crc32(value, crc32(key)) != _WHOLE and (value := _of_version_2(key, value)) is None:
-                return None
-            is_young = since < value < _NO_RESULTS
-            return self._decode(_content(value)) if is_young else self._other(value, failures_since)
+            if crc32(value, crc32(key)) != _WHOLE:
+                value = _of_version_2(key, value)
+            if since < value < _NO_RESULTS:
+                results: list[Any] = self._decode(_content(value))
+                return results
+            if (kind := value[:2]) not in (_RESULTS, _FAILURE):
+                raise ValueError
+            if kind == _RESULTS or value[2:_CONTENT] <= failures_since:
+                return None  # it was good once
+            failure: StoredFailure = self._decode_failure(_content(value))
+            return failure
         except Exception:  # others may write anything to the store, and no row is to fail for that
+            self.damaged += 1
             return None
-
-    def _other(self, value: bytes, failures_since: bytes) -> StoredFailure | None:
-        """What is no result, or too old."""
-        kind, written = value[:2], value[2:_CONTENT]
-        if kind == _RESULTS or written <= failures_since:
-            self.expired += 1
-            return None
-        return self._decode_failure(_content(value)) if kind == _FAILURE else None
 
 
 def _stamp(seconds: float) -> bytes:
@@ -158,11 +158,11 @@ def sealed(head: bytes, key: bytes, content: bytes) -> bytes:
     return content + crc32(content, crc32(key)).to_bytes(_CHECK_BYTES, "little")
 
 
-def _of_version_2(key: bytes, value: bytes) -> bytes | None:
-    """A value of the version before as one of this one; None for what is damaged, or no such value."""
+def _of_version_2(key: bytes, value: bytes) -> bytes:
+    """A value of the version before as one of this one; ValueError for what is damaged, or no such value."""
     check, rest = value[:8], value[8:]
     if check != blake2b(key + rest, digest_size=8).digest() or rest[:1] != b"\x02":
-        return None
+        raise ValueError
     return _VERSION + rest[1:] + bytes(_CHECK_BYTES)
 
 

@@ -11,6 +11,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Protocol
 
 from ..calls.slots import CallingOperator
@@ -20,6 +21,10 @@ from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
 from .stored_results import KEYS_AT_ONCE, Found, StoredResults, failing
 
 Key = bytes | BaseException
+
+_KINDS_OF_ROWS, _KEYS = frozenset(ROWS), frozenset((bytes,))
+_NOTHING, _RESULTS = {type(None)}, {list}  # the classes of what was found
+_first: Callable[[Any], Any] = itemgetter(0)
 
 
 class LookedUpInput(Inlet, Protocol):
@@ -142,14 +147,16 @@ class LookupAhead:
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
-        rows = [element for element in elements if type(element) in ROWS]
+        only_rows = _KINDS_OF_ROWS.issuperset(map(type, elements))
+        rows = elements if only_rows else [element for element in elements if type(element) in ROWS]
         keys = await self._keys(rows)
         found, now = await self._found(keys), self.operator.counters.clock()
-        if len(rows) == len(elements):  # the usual cases, at less cost
-            if found.count(None) == len(rows):
+        if only_rows:  # the usual cases, at less cost
+            kinds = {*map(type, found)}
+            if kinds == _NOTHING:
                 return [*map(LookedUpRow.of, rows, keys, found, repeat(now))]
-            if self.is_single and {*map(type, found)} == {list}:
-                return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
+            if self.is_single and kinds == _RESULTS:
+                return [AnsweredRows([*rows], [*map(_first, found)])]
         answers = zip(keys, found, strict=True)
         arranged: list[Any] = []
         rows, results = [], []
@@ -174,7 +181,7 @@ class LookupAhead:
         for start in range(0, len(rows), KEYS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            arguments = [row[0] for row in rows[start : start + KEYS_AT_ONCE]]
+            arguments = [*map(_first, rows[start : start + KEYS_AT_ONCE])]
             try:
                 keys += self.stored.keys.of_many(arguments)
             except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
@@ -188,9 +195,9 @@ class LookupAhead:
             return error
 
     async def _found(self, keys: Sequence[Key]) -> list[Found]:
+        if _KEYS.issuperset(map(type, keys)):  # the usual case, at less cost
+            return await self.stored.look_up(keys) if keys else []  # type: ignore[arg-type]
         good = [key for key in keys if type(key) is bytes]
         found = await self.stored.look_up(good) if good else []
-        if len(good) == len(keys):
-            return found
         in_order = iter(found)
         return [next(in_order) if type(key) is bytes else None for key in keys]

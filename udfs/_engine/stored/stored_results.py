@@ -120,13 +120,13 @@ class StoredResults:
         present = [*filter(None, values)]
         self._rows, self._bytes = self._rows + len(present), self._bytes + sum(map(len, present))
         found: list[Found] = []
-        expired = self._codec.expired
+        before = self._codec.damaged
         for start in range(0, len(keys), KEYS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
             end = start + KEYS_AT_ONCE
             found += self._codec.decode_many(keys[start:end], values[start:end])
-        if damaged := found.count(None) - values.count(None) - (self._codec.expired - expired):
+        if damaged := self._codec.damaged - before:
             what = "are damaged or not its own; the function is called in their place"
             self._warn("damaged", f"{damaged} results in the store of {self._name} {what}")
         return found
