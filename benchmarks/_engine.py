@@ -35,6 +35,7 @@ def engine(
     mode: str,
     counters: TaskCounters | None = None,
     read: Callable[[Sequence[int]], Iterable[Any]] = lambda batch: records_of(zip(batch), repeat(None)),
+    are_plain: bool = False,
     write: Callable[[Sequence[int]], object] = lambda results: None,
     **options: Any,
 ) -> AsyncWaitOperator:
@@ -52,7 +53,8 @@ def engine(
     udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT, **options)  # type: ignore[call-overload]
     stored = None
     if udf.options.store is not None:
-        stored = TaskEnvironment(loop, random.Random(0)).stored(FunctionPlan(udf.spec, udf.options, pa.int64()))
+        plan = FunctionPlan(udf.spec, udf.options, pa.int64())
+        stored = TaskEnvironment(loop, random.Random(0)).stored(plan, are_plain=are_plain)
     writer = RecordWriterOutput(lambda results, _: write(results), BATCH, LINGER, loop)
     operator = AsyncWaitOperator(
         udf.spec,
@@ -77,4 +79,6 @@ def column(function: Callable[[int], Awaitable[Any]], rows: range, **options: An
         values, _ = rows_of("f", [given], None)
         return InputBatch(records_of(values, repeat(token)), token, size_as_objects(given))
 
-    return engine(function, rows, "ordered", read=read, write=ResultArrays("f", pa.int64()).array, **options)
+    return engine(
+        function, rows, "ordered", read=read, are_plain=True, write=ResultArrays("f", pa.int64()).array, **options
+    )

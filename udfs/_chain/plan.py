@@ -242,6 +242,7 @@ class WaitFactory(OperatorFactory):
             arrow_types = [before.arrow_types[position] for position in self.positions]
             codec = plan.vector_codec(self.names, arrow_types)
         counters, store = environment.counters(), plan.options.store
+        are_plain = not plan.spec.takes_mapping and before.is_plain(self.positions)
         context = RuntimeContext(
             self.name,
             counters.clock,
@@ -265,7 +266,7 @@ class WaitFactory(OperatorFactory):
             sizes=self._row_sizes(before),
             batches=environment.batches,
             may_edit=self.may_edit(before),
-            stored=None if store is None else environment.stored(plan),
+            stored=None if store is None else environment.stored(plan, are_plain=are_plain),
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,

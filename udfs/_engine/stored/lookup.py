@@ -22,7 +22,7 @@ from .stored_results import KEYS_AT_ONCE, Found, StoredResults, failing
 
 Key = bytes | BaseException
 
-_KINDS_OF_ROWS, _KEYS = frozenset(ROWS), frozenset((bytes,))
+_KINDS_OF_ROWS = frozenset(ROWS)
 _NOTHING, _RESULTS = {type(None)}, {list}  # the classes of what was found
 _first: Callable[[Any], Any] = itemgetter(0)
 
@@ -149,8 +149,8 @@ class LookupAhead:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
         only_rows = _KINDS_OF_ROWS.issuperset(map(type, elements))
         rows = elements if only_rows else [element for element in elements if type(element) in ROWS]
-        keys = await self._keys(rows)
-        found, now = await self._found(keys), self.operator.counters.clock()
+        keys, are_good = await self._keys(rows)
+        found, now = await self._found(keys, are_good=are_good), self.operator.counters.clock()
         if only_rows:  # the usual cases, at less cost
             kinds = {*map(type, found)}
             if kinds == _NOTHING:
@@ -175,18 +175,20 @@ class LookupAhead:
             arranged.append(AnsweredRows(rows, results))
         return arranged
 
-    async def _keys(self, rows: Sequence[Any]) -> list[Key]:
-        """The key of each row, or the error of a row that no key can be made of."""
+    async def _keys(self, rows: Sequence[Any]) -> tuple[list[Key], bool]:
+        """The key of each row, or the error of a row that no key can be made of; and whether there is no error."""
         keys: list[Key] = []
+        are_good = True
         for start in range(0, len(rows), KEYS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
             arguments = [*map(_first, rows[start : start + KEYS_AT_ONCE])]
             try:
-                keys += self.stored.keys.of_many(arguments)
+                keys += self.stored.keys_of(arguments)
             except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
                 keys += [self._key(one) for one in arguments]
-        return keys
+                are_good = False
+        return keys, are_good
 
     def _key(self, arguments: Any) -> Key:
         try:
@@ -194,10 +196,11 @@ class LookupAhead:
         except BaseException as error:
             return error
 
-    async def _found(self, keys: Sequence[Key]) -> list[Found]:
-        if _KEYS.issuperset(map(type, keys)):  # the usual case, at less cost
-            return await self.stored.look_up(keys) if keys else []  # type: ignore[arg-type]
-        good = [key for key in keys if type(key) is bytes]
+    async def _found(self, keys: Sequence[Any], *, are_good: bool) -> list[Found]:
+        """What the store has under each key; None for an error in the place of one."""
+        good = keys if are_good else [key for key in keys if type(key) is bytes]
         found = await self.stored.look_up(good) if good else []
+        if are_good:
+            return found
         in_order = iter(found)
         return [next(in_order) if type(key) is bytes else None for key in keys]
