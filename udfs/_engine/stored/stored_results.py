@@ -23,6 +23,7 @@ from ..calls.resources import bounded
 from ..calls.slots import CallingOperator
 
 KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
+DECODED_AT_ONCE = 2**20  # about so many bytes of results: they are copied to be decoded together
 ROWS_AT_ONCE = 10_000  # at most, that are looked up together
 BYTES_AT_ONCE = 16 * 2**20  # about so many of results
 UNSEEN_ROWS = 1_000  # that are looked up together while no result's size is known
@@ -125,14 +126,15 @@ class StoredResults:
             self._most = FEW_ROWS  # perhaps it was too much at once
             return [None] * len(keys)
         self._most = min(ROWS_AT_ONCE, 2 * self._most)
-        self._rows += len(values) - values.count(None)
-        self._bytes += sum(map(len, filter(None, values)))
+        size = sum(map(len, filter(None, values)))
+        self._rows, self._bytes = self._rows + len(values) - values.count(None), self._bytes + size
+        at_once = max(1, min(KEYS_AT_ONCE, DECODED_AT_ONCE * len(values) // max(1, size)))
         found: list[Found] = []
         before = self._codec.damaged
-        for start in range(0, len(keys), KEYS_AT_ONCE):
+        for start in range(0, len(keys), at_once):
             if start:
                 await asyncio.sleep(0)
-            end = start + KEYS_AT_ONCE
+            end = start + at_once
             found += self._codec.decode_many(keys[start:end], values[start:end])
         if damaged := self._codec.damaged - before:
             what = "are damaged or not its own; the function is called in their place"
