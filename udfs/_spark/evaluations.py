@@ -5,11 +5,11 @@ Some results are evaluated together, and some evaluations are kept.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,60 +19,19 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._arrow.objects import stored_type
-from .._chain.chain import SourceReader
 from .._chain.plan import ChainPlan, StreamNode
-from .._chain.results import (
-    ArrowOutputs,
-    ResultPlan,
-    are_ambiguous,
-    side_output_validators,
-    without_rows,
-)
-from .._engine.loop.bridge import Bridge, pipe
+from .._chain.results import ResultPlan
 from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
 from ._compat import engine_of, lost_sort
+from .chain_task import ChainTask
 from .keeping import Kept, keep
-from .monitoring.task_report import TaskReportSpec, WaitingReport
-from .pickling import Travelling
 from .planner import rows_node
-from .schemas import arrow_type_or_none, findable, findable_schema, numbered, rows_type
+from .schemas import arrow_type_or_none, mapped, numbered, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
-from .worker import ErrorReporting, start_bridge
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainTask(Travelling):
-    """The worker's side of a chain, for `mapInArrow`."""
-
-    plan: ChainPlan
-    results: tuple[ResultPlan, ...]
-    side_output_type: Callable[[OutputTag], Any]  # the Arrow type of one whose rows are not read yet
-    token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
-    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
-    report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.run(batches)
-
-    def run(self, batches: Iterable[pa.RecordBatch], **how: Any) -> Iterator[pa.RecordBatch]:
-        """Run the chain; `how` is for `start_bridge`."""
-        # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
-        filled = (batch for batch in batches if batch.num_rows)
-        functions = self.plan.functions
-        report = partial(WaitingReport, self.report_spec, functions[0]) if functions else None
-        with self.error_reporting:
-            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan), self.plan.name, report)
-
-    def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
-        def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
-            return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
-
-        nothing = partial(without_rows, self.results, first.schema)
-        side_types = side_output_validators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, **how)
+from .worker import ErrorReporting
 
 
 def arrow_struct(schema: spark.StructType) -> pa.DataType:
@@ -97,16 +56,18 @@ class KeptResults:
     # be kept when the stream is read.
     #
     # _kept: all kept evaluations
+    # lock: two threads that read a stream share an evaluation, which may be made while the first one reads
     # evaluated: the evaluation of a stream, by its source and its last node
     # behind: the source behind a side output; one object each, as `evaluated` compares by identity
 
     def __init__(self) -> None:
         self._kept: list[Kept] = []
+        self.lock = threading.Lock()
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(keep(frame))
+    def keep(self, df: DataFrame, task: ChainTask, schema: spark.StructType) -> DataFrame:
+        self._kept.append(keep(df, task, schema))
         return self._kept[-1].frame
 
     def close(self) -> None:
@@ -160,15 +121,16 @@ class StreamSource:
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
         """A result, evaluated with the side outputs that may be read later, unless `alone`; no stream has these."""
-        node, df = result.node, self._df()
+        node, df = result.node, self._df(alone=alone)
         if df.isStreaming and (result.tag is not None or self.may_write(node, DEAD_LETTERS)):
             raise FunctionError(STREAMING)
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.evaluate(df, [result])
-        if (self, node) not in self.kept.evaluated:
-            self.kept.evaluated[self, node] = self.kept.keep(self.evaluate(df, results)), results
-        evaluated, known = self.kept.evaluated[self, node]
+        with self.kept.lock:
+            if (self, node) not in self.kept.evaluated:
+                self.kept.evaluated[self, node] = self.kept.keep(df, *self.stage(df, results)), results
+            evaluated, known = self.kept.evaluated[self, node]
         if result in known:
             return result_frame(evaluated, known, result)
         assert result.tag is not None
@@ -182,24 +144,27 @@ class StreamSource:
         return ChainTask(plan, tuple(results), type_of, uuid.uuid4().hex)
 
     def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
-        """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
-        task, df = self.task(results), findable(df)
+        return mapped(df, *self.stage(df, results))
+
+    def stage(self, df: DataFrame, results: Sequence[ResultPlan]) -> tuple[ChainTask, spark.StructType]:
+        """The task that gives these results; if there are several, Arrow has to know the types of all columns."""
+        task = self.task(results)
         check_rows(df, task.plan.name)
         if len(results) == 1:
-            schema = results[0].schema
-            frame = df.mapInArrow(task, findable_schema(schema))
-            return frame.toDF(*schema.names) if are_ambiguous(schema.names) else frame
+            return task, results[0].schema
         tagged_union = spark.StructType().add("result", "integer")
         for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
             tagged_union = tagged_union.add(f"r{number}", numbered(result.schema))
-        return df.mapInArrow(task, tagged_union)
+        return task, tagged_union
 
-    def _df(self) -> DataFrame:
+    def _df(self, *, alone: bool = False) -> DataFrame:
         if self.origin is None:
             raise OptionError("a stream of run_stream has no DataFrame: return the stream itself, and get its rows")
-        return self.origin.source.read(self.origin.result) if isinstance(self.origin, ResultRef) else self.origin
+        if isinstance(self.origin, ResultRef):
+            return self.origin.source.read(self.origin.result, alone=alone)
+        return self.origin
 
     def _side_results(self, node: StreamNode) -> Iterable[ResultPlan]:
         """All side outputs that operators of a stream may write; the user's own tags as one undeclared result."""
@@ -238,8 +203,8 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
             results = [*wanted[source]]
             if df.isStreaming and (len(refs) > 1 or results[0].tag is not None):
                 raise FunctionError(STREAMING)
-            evaluated = source.evaluate(df, results)
-            done[source] = source.kept.keep(evaluated) if len(refs) > 1 else evaluated, results
+            stage = source.stage(df, results)
+            done[source] = (source.kept.keep if len(refs) > 1 else mapped)(df, *stage), results
         return result_frame(*done[source], ref.result)
 
     for ref in refs.values():

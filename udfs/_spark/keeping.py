@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 import shutil
@@ -19,17 +18,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from .._chain.results import are_ambiguous
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from ._compat import change_setting, engine_of, has_refused_to_keep
 from .monitoring.task_report import WORKER_LOGS
 from .pickling import Travelling
-from .schemas import findable, findable_schema
+from .running_task import RunningTask, unmarked
+from .schemas import as_nullable, mapped
 from .worker import ErrorReporting
 
 FOLDER = "ASYNCUDF_FOLDER"
@@ -39,6 +37,9 @@ OFF_IN_CACHED_PLANS = (
     "spark.sql.sources.bucketing.autoBucketedScan.enabled",
     "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
 )
+# Each row has the columns of all results, and values in those of one.
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 WRITTEN = spark.StructType().add("partition", "integer").add("file", "string")
 
 logger = logging.getLogger("asyncudf")
@@ -61,20 +62,21 @@ class Kept:
         self.close()
 
 
-def keep(frame: DataFrame) -> Kept:
-    """Keep the rows of a DataFrame that is no stream, as its engine can.
+def keep(df: DataFrame, task: Task | None = None, schema: spark.StructType | None = None) -> Kept:
+    """Keep the rows of a DataFrame that is no stream, or with a task the rows that it makes of them in `mapInArrow`.
 
-    Spark evaluates it with the first action, partition by partition, and evaluates again what is lost with an
-    executor. Where `persist()` does nothing or is refused, it is evaluated here, to the end: rows are in files of a
-    folder until `close`, or the end of the process.
+    Spark evaluates them with the first action, partition by partition, and evaluates again what is lost with an
+    executor. Where `persist()` does nothing or is refused, they are evaluated here, to the end: then they are in files
+    of a folder until `close`, or the end of the process. A sort before it is lost where `lost_sort` says so.
 
     Raises:
         OptionError: `ASYNCUDF_FOLDER` names no folder in which the driver can make one.
         FunctionError: the functions do not reach the folder; nothing was evaluated then.
         PySparkException: what the evaluation raises, where it happens here.
     """
-    session = frame.sparkSession
+    session = df.sparkSession
     if engine_of(session).keeps_frames:
+        frame = df if task is None or schema is None else mapped(df, task, schema)
         try:
             return Kept(_persist(frame), frame.unpersist)
         except PySparkException:
@@ -82,7 +84,8 @@ def keep(frame: DataFrame) -> Kept:
             has_refused_to_keep(session)
     folder = _Folder.made(engine_of(session).name)
     try:
-        return Kept(folder.holding(frame), folder.close)
+        declared: Any = schema or as_nullable(df.schema)  # a void that is not NULL has no type in Arrow
+        return Kept(folder.holding(df, task, declared), folder.close)
     except BaseException:
         folder.close()
         raise
@@ -129,22 +132,20 @@ class _Folder:
         atexit.register(folder.close)
         return folder
 
-    def holding(self, frame: DataFrame) -> DataFrame:
-        """The rows of the DataFrame, read from here."""
-        session, schema = frame.sparkSession, frame.schema
+    def holding(self, df: DataFrame, task: Task | None, schema: spark.StructType) -> DataFrame:
+        """The rows of `keep`, read from here."""
+        session = df.sparkSession
         if not session.range(0, 1, 1, 1).mapInArrow(_Reaching(self.path), "reached boolean").collect()[0].reached:
             raise FunctionError(
                 f"{self.engine} does not keep results here (persist() does nothing or is refused), and its functions "
                 f"cannot write to {self.path}, which the driver has made for them. Either {OTHER_PLACE}; or read one "
-                "result alone, which keeps nothing; or give the functions a store, and read each result by itself"
+                "result of a stream alone, which keeps nothing: AsyncStream.collect(name=stream), with a store "
+                "(ResultStore) if you read another one later"
             )
-        written = sorted(
-            findable(frame).mapInArrow(_Writing(self.path), WRITTEN).collect(), key=lambda row: row.partition
-        )
-        files = tuple(row.file for row in written)
-        ids = session.range(0, len(files), 1, max(1, len(files)))
-        read = ids.mapInArrow(_Reading(self.path, files), findable_schema(schema))
-        return read.toDF(*schema.names) if are_ambiguous(schema.names) else read
+        written = mapped(df, _Writing(self.path, task), WRITTEN).collect()
+        files = tuple(row.file for row in sorted(written, key=lambda row: row.partition))
+        numbers = session.range(0, len(files), 1, max(1, len(files)))
+        return mapped(numbers, _Reading(self.path, files), schema)
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -173,32 +174,58 @@ class _Reaching(Travelling):
 
 @dataclasses.dataclass(frozen=True)
 class _Writing(Travelling):
-    """Writes each partition to a file, and gives its name. Files of tasks that have failed are named to nobody."""
+    """Writes each partition to a file, and gives its name. What a task that has failed has written is removed."""
+
+    # The chain is part of this task, not a stage before it: Sail passes only the text of an error from one to the next.
 
     folder: Path
+    task: Task | None
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        filled = (batch for batch in batches if batch.num_rows)
-        if (first := next(filled, None)) is None:
-            return
-        file = self.folder / uuid.uuid4().hex
-        with self.error_reporting:
-            try:
-                with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as stream:
-                    for batch in itertools.chain([first], filled):
-                        stream.write_batch(batch)
-            except BaseException as error:
-                file.unlink(missing_ok=True)
-                if not isinstance(error, OSError):
-                    raise
-                raise AsyncUDFError(
-                    f"results cannot be kept in {self.folder} ({error}): it is full, or gone, or not on each "
-                    f"machine; {OTHER_PLACE}, with space for all results"
-                ) from error
-        task = TaskContext.get()
-        partition = 0 if task is None else task.partitionId()
-        yield pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), pa.array([file.name])], WRITTEN.names)
+        path, stream = self.folder / uuid.uuid4().hex, None
+        with self.error_reporting, contextlib.ExitStack() as failed:
+            failed.callback(path.unlink, missing_ok=True)
+            running: RunningTask | None = None
+
+            def given() -> Iterator[pa.RecordBatch]:
+                nonlocal running
+                for batch in batches:
+                    if running is None and batch.num_rows:
+                        running = RunningTask.of_rows(batch)
+                    yield batch
+
+            for batch in map(unmarked, given()) if self.task is None else self.task(given()):
+                if not batch.num_rows:  # a sign of life
+                    yield _files([])
+                    continue
+                with self._telling():
+                    if stream is None:
+                        file = failed.enter_context(pa.OSFile(str(path), "wb"))
+                        stream = pa.ipc.new_stream(file, batch.schema, options=COMPRESSED)
+                    stream.write_batch(batch)
+            if stream is not None:
+                with self._telling():
+                    stream.close()
+                    file.close()
+                failed.pop_all()
+                yield _files([path.name], 0 if running is None else running.partition)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise AsyncUDFError(
+                f"results cannot be kept in {self.folder} ({error}): it is full, or gone, or not on each machine; "
+                f"{OTHER_PLACE}, with space for all results"
+            ) from error
+
+
+def _files(names: list[str], partition: int = 0) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([partition] * len(names), pa.int32()), pa.array(names, pa.string())], WRITTEN.names
+    )
 
 
 @dataclasses.dataclass(frozen=True)

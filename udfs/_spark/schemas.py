@@ -20,6 +20,7 @@ from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from ._compat import VariantType, inside
+from .marks import marked
 from .types import active_session, arrow_type, parsed
 
 # Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
@@ -123,13 +124,17 @@ def as_optional(field: spark.StructField, name: str | None = None) -> spark.Stru
     return spark.StructField(name or field.name, field.dataType, True, field.metadata)
 
 
-def findable(df: DataFrame) -> DataFrame:
-    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
-    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
+def mapped(df: DataFrame, task: Any, schema: spark.StructType) -> DataFrame:
+    """`df.mapInArrow(task, schema)` for any names; columns that PySpark would not find by them are named by position.
 
-
-def findable_schema(schema: spark.StructType) -> spark.StructType:
-    return numbered(schema) if are_ambiguous(schema.names) else schema
+    So the batches that the task gets and makes have numbers for names then. Those that it gets may have marks at their
+    end, see `running_task`.
+    """
+    if are_ambiguous(df.columns):
+        df = df.toDF(*map(str, range(len(df.columns))))
+    if not are_ambiguous(schema.names):
+        return marked(df).mapInArrow(task, schema)
+    return marked(df).mapInArrow(task, numbered(schema)).toDF(*schema.names)
 
 
 def numbered(schema: spark.StructType) -> spark.StructType:
