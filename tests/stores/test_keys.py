@@ -27,7 +27,9 @@ from pyspark.testing.objects import ExamplePoint
 from asyncudf import AsyncUDFError
 from asyncudf._arrow.columns import has_plain_values
 from asyncudf._arrow.layout import ColumnGroup, RowLayout
+from asyncudf._arrow.objects import ObjectType
 from asyncudf._arrow.rows import rows_of
+from asyncudf._spark.objects import CoarseForm
 from asyncudf._stores.keys import ResultKeys, canonical
 from tests.arrow.test_arguments import FLAT, TYPES
 from tests.kit.ids import shown
@@ -209,6 +211,9 @@ PLAIN = st.sampled_from([one for one in FLAT if has_plain_values(one[0])])
 LISTS = PLAIN.map(lambda one: (pa.list_(one[0]), st.lists(st.none() | one[1], max_size=5)))
 
 
+OBJECTS_OF_NUMBERS = ObjectType(pa.int64(), CoarseForm("seconds", "whole ones", dt.timedelta(seconds=1)))
+
+
 @settings(max_examples=examples(6))
 @given(st.data())
 def test_the_keys_of_columns_are_those_of_each_row(data: st.DataObject) -> None:
@@ -246,6 +251,8 @@ def test_the_keys_of_columns_of_odd_numbers_are_those_of_each_row() -> None:
         (("a",), (pa.map_(pa.string(), pa.int64()),), False),
         (("a",), (pa.list_(pa.date32()),), False),
         (("a",), (pa.timestamp("us"),), False),
+        (("a",), (OBJECTS_OF_NUMBERS,), False),
+        (("a",), (pa.list_(OBJECTS_OF_NUMBERS),), False),
         (("a", "b"), (None, None), False),  # as in the test kit, which has no types
         (None, (), False),
     ],
