@@ -75,9 +75,13 @@ class TaskEnvironment:
             self.clock, self.spark_thread, waited=self.waited, processor=self.processor, starved=self.starved
         )
 
-    def stored(self, plan: FunctionPlan) -> StoredResults:
+    def stored(self, plan: FunctionPlan, *, are_plain: bool = False) -> StoredResults:
+        """The function's results in its store; `are_plain`: its arguments are, as in `canonical_rows`."""
         assert plan.options.store is not None
         store = of_task(plan.options.store, self.stores)
         if self.folder is not None:
             store = in_folder(store, self.folder)
-        return StoredResults(plan.spec.name, store, plan.result_keys(), plan.result_codec(), plan.options, self.clock)
+        return StoredResults(
+            plan.spec.name, store, plan.result_keys(), plan.result_codec(), plan.options, self.clock,
+            are_plain=are_plain,
+        )  # fmt: skip
