@@ -15,9 +15,10 @@ from ..calls.row import Row
 from ..calls.slots import CallSlot, notify_on_suspend
 from ..stored.elements import ROWS
 from .input import InputBuffer
-from .outputs import Output
+from .outputs import OpenBatch, Output
 
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
+NO_BATCH = OpenBatch([], [], 0, lambda: None)
 
 
 @enum.unique
@@ -120,10 +121,11 @@ class Run:
     async def _rows(self, slot: CallSlot) -> RunEnd:
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        operator, calls, source, queue, own = self._operator, self._calls, self._source, self._queue, slot.own
+        operator, calls, source, queue = self._operator, self._calls, self._source, self._queue
         function, validate, clock, latencies = calls.function, calls.validate, calls.clock, calls.latencies
-        collect, memory, entries, rows_have = self._output.collect_result, queue.memory, queue.entries, ROWS
-        context, is_over = slot.context, self._is_over
+        memory, entries, context, is_over = queue.memory, queue.entries, slot.context, self._is_over
+        collect, batch = self._output.collect_result, self._output.open_batch
+        values, origins, full, flush = NO_BATCH if batch is None or memory is not None else batch
         assert function is not None
         began = clock()
         end = began + calls.longest_turn  # when the event loop gets its turn
@@ -131,39 +133,41 @@ class Run:
             element, rows = None, source.current
             operator.is_taking = True
             for element in islice(rows, BURST):
-                if type(element) not in rows_have:
-                    operator.take_in(element)
+                if type(element) is not tuple and type(element) not in ROWS:
                     break
                 result = None  # or the last one would live on through this call
-                self._called, self._began = element, began
+                self._called = element
+                self._began = began
                 try:
                     result = await function(*element[0])  # type: ignore[index, misc]
                     now = clock()
-                    is_plain = now <= end and not slot.is_suspended
-                    value = validate(result) if is_plain and validate is not None else result
+                    if now > end or slot.is_suspended:
+                        break
+                    if validate is not None:
+                        result = validate(result)
                 except BaseException as error:  # every error of the user's code has its policy
                     if slot.is_suspended:
-                        calls.coroutine_ended(slot, own, None, error)
+                        calls.coroutine_ended(slot, slot.own, None, error)
                         return RunEnd.QUEUE
                     self._goes_on(slot)
-                    calls.coroutine_ended(slot, own, None, error)
+                    calls.coroutine_ended(slot, slot.own, None, error)
                     began = clock()
                     if began > end or source.current is not rows or not self._may_go_on(slot):
                         return RunEnd.TURN
                     operator.is_taking = True
                     continue
-                if not is_plain:
-                    if not slot.is_suspended:
-                        self._goes_on(slot)
-                    if slot.attempt is own:
-                        self._returned(slot, own, result)
-                    return RunEnd.QUEUE if slot.is_suspended else RunEnd.TURN
                 latencies.append(now - began)
                 began = now
                 try:
-                    if memory is not None:
-                        memory.note_result(value)
-                    collect(element, value)
+                    if values:
+                        values.append(result)
+                        origins.append(element[2])  # type: ignore[index, misc]
+                        if len(values) >= full:
+                            flush()
+                    else:
+                        if memory is not None:
+                            memory.note_result(result)
+                        collect(element, result)
                 except BaseException as error:  # the output's
                     operator.fail(error)
                 if len(entries) >= queue.most:
@@ -178,7 +182,19 @@ class Run:
                     return RunEnd.TURN
                 if not source.refill():
                     return RunEnd.NOTHING
+            if type(element) in ROWS:  # its call has waited, or has taken long
+                return self._ends_in_queue(slot, result)
             operator.is_taking = False
+            if element is not None:
+                operator.take_in(element)
             if not self._may_go_on(slot):
                 return RunEnd.TURN
         return RunEnd.NOTHING
+
+    def _ends_in_queue(self, slot: CallSlot, result: Any) -> RunEnd:
+        """A call has returned, but not at once."""
+        if not slot.is_suspended:
+            self._goes_on(slot)
+        if slot.attempt is slot.own:
+            self._returned(slot, slot.own, result)
+        return RunEnd.QUEUE if slot.is_suspended else RunEnd.TURN
