@@ -173,7 +173,7 @@ class Run:
                 if len(entries) >= queue.most:
                     return RunEnd.NOTHING
                 try:
-                    if context != slot.clean or slot.is_cancelled or source.current is not rows or is_over():
+                    if context != slot.clean or slot.is_cancelled or is_over():
                         return RunEnd.TURN
                 except BaseException:  # variables that cannot be compared
                     return RunEnd.TURN
