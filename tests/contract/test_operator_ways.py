@@ -322,7 +322,7 @@ def element_of(element: Any, number: int) -> Any:
 OF_A_MOMENT = ("bytes_peak", "in_flight_peak", "queued_peak", "first", "last")
 
 
-@pytest.mark.parametrize("first", times(10, 200))
+@pytest.mark.parametrize("first", times(6, 200))
 def test_a_program_is_the_same_by_each_way(first: int) -> None:
     for seed in range(50 * first, 50 * first + 50):
         check(program_of(seed))
@@ -460,7 +460,7 @@ def plain_program_of(seed: int) -> Program:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("first", times(2, 70))
+@pytest.mark.parametrize("first", times(1, 70))
 def test_a_program_does_what_the_model_does(first: int, way: str) -> None:
     for seed in range(50 * first, 50 * first + 50):
         program = plain_program_of(seed)
