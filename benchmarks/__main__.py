@@ -22,7 +22,7 @@ from .peers import PEERS
 try:
     from .cases import CASES
 except ModuleNotFoundError as missing:
-    raise SystemExit(f"{missing.name} is not installed: pip install -e '.[benchmarks]'") from missing
+    raise SystemExit(f"{missing.name} is not installed: pip install -e '.[benchmarks,spark]'") from missing
 
 QUICK = 0.1
 

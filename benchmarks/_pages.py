@@ -22,7 +22,10 @@ from ._results import ROOT, Results
 
 __all__ = ("PAGES", "filled", "listed", "show", "spread", "table", "target_rows", "write")
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "reference" / "benchmarks.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / page for page in ("performance.md", "reference/benchmarks.md", "platforms/sail.md")),
+)
 BLOCK = re.compile(
     r"(<!-- (?:(?P<all>overview|targets|runs|notes)|figures (?P<cases>[\w ]+): (?P<wanted>[^>]*)) -->\n)"
     r".*?(?P<end><!-- end -->)",

@@ -10,15 +10,12 @@ while the small one is still busy with the next rows. Each model has options of 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
+import _session
 
 from asyncudf import AsyncStream, Budget, async_pandas_udf
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 TEXTS = ["great", "awful", "not bad at all", "great, they say", "could be worse", "awful food, great view"]
 SURE = 0.8
 
@@ -55,9 +52,7 @@ def answered_by_large(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     reviews = spark.createDataFrame(list(enumerate(TEXTS)), "id int, text string")
     columns = "id int, text string, label string, model string"
     guessed = AsyncStream(reviews).unordered_wait(small_model, "text")

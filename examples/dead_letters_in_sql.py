@@ -10,14 +10,11 @@ another stream: here a second service is asked for the rows that the first one c
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 
-from pyspark.sql import SparkSession
+import _session
 
 from asyncudf import DEAD_LETTERS, AsyncStream, RetryStrategy, async_pandas_udf
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 TRIES_TWICE = RetryStrategy.fixed_delay(attempts=2, delay=0.01, retry_on=ConnectionError)
 
 
@@ -36,16 +33,14 @@ async def list_price(item: str) -> dict[str, float]:
 
 
 def main() -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     items = spark.createDataFrame([("tea",), ("xmas tree",), ("jam",), ("honey",), ("x-ray",)], "item string")
     with AsyncStream(items).ordered_wait(price, "item") as priced:  # all that is read below is one evaluation
         letters = priced.side_output(DEAD_LETTERS)
         letters.createOrReplaceTempView("dead_letters")
         spark.sql(
             "SELECT error.type, error.message, error.attempts, count(*) AS rows, sort_array(collect_list(item)) items"
-            " FROM dead_letters GROUP BY ALL ORDER BY error.type"
+            " FROM dead_letters GROUP BY error.type, error.message, error.attempts ORDER BY error.type"
         ).show(truncate=False)
         second = letters.ordered_wait(list_price, "item").drop("error")
         priced.unionByName(second).orderBy("item").show(truncate=False)

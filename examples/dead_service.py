@@ -11,19 +11,16 @@ Because of `job_capacity` there is a coordinator, and so one breaker for all tas
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
 import time
 
+import _session
 import aiohttp
 from aiohttp import web
 from pyspark.sql import SparkSession
 
 from asyncudf import AsyncUDF, CircuitBreaker, RetryStrategy, async_pandas_udf, http
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 OPEN_FOR = 0.5  # seconds between two requests that look whether the service is back
 
 
@@ -69,7 +66,7 @@ def ask(spark: SparkSession, function: AsyncUDF[..., float], rows: int, service:
 
 
 def compare(url: str, rows: int, service: Service) -> None:
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     function = async_pandas_udf(
         price,
         on_error="capture",
@@ -86,7 +83,7 @@ def compare(url: str, rows: int, service: Service) -> None:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--rows", type=int, default=400, help="how many items to ask for")
     parser.add_argument("--dead", type=float, default=4.0, help="for how many seconds the service is dead")
     args = parser.parse_args()
@@ -104,6 +101,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     asyncio.run(main())

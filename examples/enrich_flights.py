@@ -2,6 +2,7 @@
 
     python examples/enrich_flights.py
     python examples/enrich_flights.py --rows all --capacity 100
+    python examples/enrich_flights.py --engine sail
 
 The same function becomes a column, a SQL function, and an operator whose rows leave as soon as their call is done
 (unordered_wait). The service (_airport_service.py, a process of its own) is as slow and as unreliable as real ones:
@@ -15,15 +16,14 @@ written to an HTML file, build/enrich_flights.html.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import http.client
 import importlib.util
 import json
-import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections import Counter
@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import _session
 import aiohttp
 import pandas as pd
 import tenacity
@@ -96,7 +97,7 @@ def in_sql(flights: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
     udf.with_options(on_error="null").register(flights.sparkSession, "airport")
     flights.createOrReplaceTempView("flights")
     return flights.sparkSession.sql(
-        "SELECT * EXCEPT (airport), airport.city, airport.tz"
+        f"SELECT {', '.join(flights.columns)}, airport.city, airport.tz"
         " FROM (SELECT *, airport(dest, flight_id) AS airport FROM flights)"
     )
 
@@ -170,18 +171,6 @@ class Service:
         return Counter(json.loads(self.ask("GET", "/stats")))
 
 
-def start_spark(master: str, batch_rows: int) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    options = {
-        "spark.log.level": "ERROR",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": batch_rows,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    return SparkSession.builder.master(master).appName("enrich_flights").config(map=options).getOrCreate()
-
-
 def read_flights(spark: SparkSession, rows: int | None) -> DataFrame:
     """The first flights of 2013, numbered, in one partition for each task."""
     # The package is found, not imported: importing it needs a module that setuptools no longer brings.
@@ -194,15 +183,21 @@ def read_flights(spark: SparkSession, rows: int | None) -> DataFrame:
     return spark.createDataFrame(flights).repartitionByRange(TASKS, "flight_id").cache()
 
 
-def run(title: str, service: Service, enriched: DataFrame, capacity: int, *, progress: bool = False) -> None:
+def run(title: str, service: Service, way: DataFrame, capacity: int, *, progress: bool = False) -> None:
     """Run one way to its end and print what came of it."""
     print(f"\n{title}", flush=True)
     service.ask("POST", "/reset")
-    with monitor(enriched.sparkSession, progress) as seen:
-        start = time.perf_counter()
-        rows = enriched.cache().count()
-        seconds = time.perf_counter() - start
-    stats = service.stats()
+    # Written and read back, as each action on what is not kept would call the service again. (Sail keeps no cache().)
+    with tempfile.TemporaryDirectory() as folder:
+        with monitor(way.sparkSession, progress) as seen:
+            start = time.perf_counter()
+            way.write.mode("overwrite").parquet(folder)
+            seconds = time.perf_counter() - start
+        describe(way.sparkSession.read.parquet(folder), seconds, service.stats(), seen, capacity)
+
+
+def describe(enriched: DataFrame, seconds: float, stats: Counter[str], seen: Run, capacity: int) -> None:
+    rows = enriched.count()
     # A call that hangs keeps its slot until its timeout; a row that waits for its next attempt keeps none.
     busy = stats["seconds"] + stats["timeouts"] * ATTEMPT_TIMEOUT
     ideal = busy / (capacity * TASKS)
@@ -227,7 +222,6 @@ def run(title: str, service: Service, enriched: DataFrame, capacity: int, *, pro
         failures = enriched.where("error IS NOT NULL").groupBy("error.type", reason, "error.attempts").count()
         for kind, why, attempts, count in failures.orderBy("attempts").collect():
             print(f"           {count} x {kind}: {why} (after {attempts} attempt{'s' * (attempts > 1)})")
-    enriched.unpersist()
 
 
 def agreement(function: Mapping[str, Any], stats: Mapping[str, float]) -> str:
@@ -253,7 +247,7 @@ def row_count(text: str) -> int | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--rows", type=row_count, default=12_000, help="how many flights, or 'all'")
     parser.add_argument("--sample", type=int, default=5_000, help="how many of them for the plain pandas UDF")
     parser.add_argument("--capacity", type=int, default=32, help="calls in flight in each task")
@@ -263,7 +257,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=REPORT, help="the HTML file to write")
     args = parser.parse_args()
     with Service(args.seed) as service:
-        spark = start_spark(args.master, args.batch_rows)
+        spark = _session.session(args.master, **{"execution.arrow.maxRecordsPerBatch": args.batch_rows})
         flights = read_flights(spark, args.rows)
         udf = airport_udf(service.url, args.capacity)
         as_column(flights.where("flight_id % 100 = 0"), udf).collect()  # starts Spark's Python workers

@@ -10,14 +10,10 @@ own, all of one evaluation, so the join makes no calls.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 
-from pyspark.sql import SparkSession
+import _session
 
 from asyncudf import DEAD_LETTERS, AsyncStream
-
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 async def population(city: str) -> int:
@@ -33,9 +29,7 @@ async def air(city: str) -> dict[str, object]:
 
 
 def main() -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     cities = spark.createDataFrame([(1, "Oslo"), (2, "Rome"), (3, "Paris")], "id int, city string")
     with AsyncStream(cities) as stream:
         people = stream.branch().unordered_wait(population, "city")

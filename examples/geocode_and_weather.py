@@ -10,20 +10,17 @@ The three are written apart as Parquet and come from one evaluation: the service
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import tempfile
 from collections import Counter
 from functools import partial
 from typing import Any
 
+import _session
 import aiohttp
 from aiohttp import web
-from pyspark.sql import SparkSession
 
 from asyncudf import DEAD_LETTERS, AsyncStream, OutputTag, ProcessContext, ProcessFunction
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 ADDRESSES = ["Karl Johans gate 1", "Via Appia 7", "Rue de Rivoli 9", "Nowhere 0"]
 ANSWERS = {  # what the service knows; everything else is a 404
     "/places/Karl Johans gate 1": {"lat": 59.91, "lon": 10.74},
@@ -56,7 +53,7 @@ class Plausible(ProcessFunction):
 
 
 def enrich(url: str, folder: str) -> None:
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     addresses = spark.createDataFrame([(address,) for address in ADDRESSES], "address string")
     options = {"on_error": "dead_letter", "resources": {"session": partial(aiohttp.ClientSession, url)}}
     with (
@@ -99,6 +96,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     asyncio.run(main())

@@ -9,20 +9,16 @@ again, with the same key, and the service answers from what it remembers. The ke
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
 from collections import Counter
 from functools import partial
 
+import _session
 import aiohttp
 from aiohttp import web
-from pyspark.sql import SparkSession
 
 from asyncudf import RetryStrategy, RuntimeContext, async_pandas_udf
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOST = 5  # every so many answers one
 
 
@@ -56,7 +52,7 @@ class Payments:
 
 def pay(url: str, orders: int) -> int:
     """Charge the orders; returns how many have a receipt."""
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     receipt = async_pandas_udf(
         charge,
         capacity=10,
@@ -69,7 +65,7 @@ def pay(url: str, orders: int) -> int:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--orders", type=int, default=200, help="how many orders")
     args = parser.parse_args()
     payments = Payments()
@@ -87,6 +83,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     asyncio.run(main())

@@ -15,17 +15,15 @@ This program runs without a table format, so its merge is a join that is written
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import sys
 import tempfile
 
+import _session
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncudf import ResultStore, async_pandas_udf, monitor
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 COLUMNS = "id int, text string"
 DAYS = {
     "Monday": [(1, "good"), (2, "bad"), (3, "fine")],
@@ -63,14 +61,12 @@ def enrich(spark: SparkSession, today: DataFrame, table: str, folder: str, day: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--folder", help="where the table and the answers are; a temporary one unless given")
     args = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.abspath(args.folder or temporary)
-        spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+        spark = _session.session()
         for day, rows in DAYS.items():
             enrich(spark, spark.createDataFrame(rows, COLUMNS), f"{folder}/enriched", folder, day)
         spark.read.parquet(f"{folder}/enriched").orderBy("id").show()

@@ -14,18 +14,15 @@ four ways over one partition:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
 import time
 
-from pyspark.sql import DataFrame, SparkSession
+import _session
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as in PySpark's own documentation
 
 from asyncudf import WatermarkStrategy, async_pandas_udf, ordered_wait, unordered_wait
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 ROWS, GROUP = 24, 6
 
 
@@ -45,14 +42,12 @@ def show(title: str, result: DataFrame) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--capacity", type=int, default=4, help="calls in flight at once")
     parser.add_argument("--slow", type=float, default=0.5, help="seconds of a slow call")
     parser.add_argument("--fast", type=float, default=0.02, help="seconds of any other")
     args = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     latency = F.when(F.col("id") % GROUP == 0, args.slow).otherwise(args.fast)
     df = (
         spark.range(ROWS)

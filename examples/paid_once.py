@@ -13,7 +13,6 @@ no result for, a wave at a time; `join` puts the results beside the flights and 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -26,13 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _session
 import aiohttp
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncudf import AsyncUDF, LookupTable, ResultStore, RetryStrategy, async_pandas_udf
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 HOUR = 3600.0
 
 
@@ -98,12 +97,10 @@ def read_flights(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="how many flights")
     parser.add_argument("--folder", help="where results are kept; a temporary one unless given")
     args = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     program = [sys.executable, str(Path(__file__).with_name("_airport_service.py"))]
     with (
         tempfile.TemporaryDirectory() as temporary,
@@ -112,7 +109,7 @@ def main() -> None:
         assert service.stdout is not None
         url = service.stdout.readline().strip()
         folder = os.path.abspath(args.folder or temporary)
-        spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+        spark = _session.session()
         flights = read_flights(spark, args.rows)
         flights.count()
         with_a_store(flights, url, f"{folder}/store")

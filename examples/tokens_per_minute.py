@@ -10,19 +10,15 @@ minute lasts four seconds here, so that nobody waits, and the service refuses wi
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
 import time
 
+import _session
 import aiohttp
 from aiohttp import web
-from pyspark.sql import SparkSession
 
 from asyncudf import AsyncStream, RateLimit, RetryStrategy, http
 
-QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 TOKENS = 10_000  # per minute
 ANSWER = 50  # tokens of an answer, at most
 CHARACTERS = 4  # of a token, about
@@ -73,7 +69,7 @@ def tokens_of(text: str) -> float:
 
 def read(url: str, texts: int, minute: float) -> int:
     """Summarise some texts and find their topics; returns how many have one."""
-    spark = SparkSession.builder.master("local[2]").config(map=QUIET).getOrCreate()
+    spark = _session.session()
     options = {
         "capacity": 20,
         # With the burst and 2% more it is 9,900 tokens in any minute.
@@ -89,7 +85,7 @@ def read(url: str, texts: int, minute: float) -> int:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _session.parser(__doc__)
     parser.add_argument("--texts", type=int, default=60, help="how many texts to read")
     parser.add_argument("--minute", type=float, default=4.0, help="how many seconds a minute has")
     args = parser.parse_args()
@@ -111,6 +107,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers take the python3 on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     asyncio.run(main())

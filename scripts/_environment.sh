@@ -1,5 +1,6 @@
 # Read by scripts/demo and scripts/test. Goes to the project root; `prepare EXTRA` then makes sure of
-# a virtual environment with the project in it and of a Java that Spark can use.
+# a virtual environment with the project in it and of a Java that Spark can use. `prepare_sail EXTRA` makes sure of
+# another one with Sail, which needs no Java: its client and PySpark have one name, so both cannot be in one.
 # shellcheck shell=bash
 
 set -euo pipefail
@@ -18,11 +19,11 @@ fail() {
 }
 
 prepare() {
-    make_venv
+    make_venv .venv
     if find_java; then
-        install "$1"
+        install .venv "$1" spark
     else
-        install "$1" java
+        install .venv "$1" spark java
         wrap_java
     fi
     # For tools that look for a Python by themselves; `pyright --verifytypes` listens to nothing else.
@@ -33,15 +34,23 @@ prepare() {
     export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"
 }
 
+# Sets `sail` to its Python.
+prepare_sail() {
+    local venv=build/sail
+    make_venv $venv
+    install $venv "$1" sail
+    sail=$root/$venv/bin/python
+}
+
 make_venv() {
-    local python
-    if [ ! -e .venv ]; then
+    local venv=$1 python
+    if [ ! -e "$venv" ]; then
         python=$(find_python)
-        say "Making .venv with $("$python" --version)"
-        "$python" -m venv .venv
+        say "Making $venv with $("$python" --version)"
+        "$python" -m venv "$venv"
     fi
-    .venv/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' ||
-        fail "The Python in .venv is broken, has no pip, or is older than 3.11. Delete .venv and start again."
+    "$venv/bin/python" -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' ||
+        fail "The Python in $venv is broken, has no pip, or is older than 3.11. Delete $venv and start again."
 }
 
 find_python() {
@@ -59,9 +68,10 @@ find_python() {
     fail "Python 3.11 or newer is needed. Found: $(python3 --version 2>/dev/null || echo none)"
 }
 
-# install EXTRA...: the project, editable, with these extras; nothing to do when nothing changed.
+# install VENV EXTRA...: the project, editable, with these extras; nothing to do when nothing changed.
 install() {
-    local stamp=.venv/installed project extras sources old_project='' old_extras='' old_sources=''
+    local venv=$1 stamp=$1/installed project extras sources old_project='' old_extras='' old_sources=''
+    shift
     if [ -f "$stamp" ]; then
         { read -r old_project && read -r old_extras && read -r old_sources; } <"$stamp" || true
     fi
@@ -72,22 +82,22 @@ install() {
     sources=$(find udfs queues -name '*.py' -o -name py.typed -o -path '*/templates/*' | LC_ALL=C sort | cksum)
 
     if [ "$project $extras" != "$old_project $old_extras" ]; then
-        say "Installing asyncudf[$extras] (PySpark is large: the first time takes a while)"
+        say "Installing asyncudf[$extras] in $venv (the first time takes a while)"
         rm -f "$stamp" # a failed installation must not pass for the one before it
         # With pandas 3, Spark 4.2 and 4.3 print a warning at each query. scripts/matrix tests it.
         # Compiled on all cores: pip takes one, for half a minute. Some files are of another Python.
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
             --editable ".[$extras]" 'pandas<3'
-        .venv/bin/python -m compileall -q -j 0 .venv/lib/python*/site-packages >/dev/null 2>&1 || true
-    elif [ "$sources" != "$old_sources" ] || ! linked; then
-        say "Files were added or removed: linking the sources again"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+        "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages >/dev/null 2>&1 || true
+    elif [ "$sources" != "$old_sources" ] || ! linked "$venv"; then
+        say "Files were added or removed: linking the sources again in $venv"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
     fi
     printf '%s\n' "$project" "$extras" "$sources" >"$stamp"
 }
 
 # False when somebody has deleted build/.
-linked() { .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("asyncudf") is None)'; }
+linked() { "$1/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("asyncudf") is None)'; }
 
 # True with JAVA_HOME set when JAVA_HOME or PATH has a Java that Spark supports.
 find_java() {

@@ -35,66 +35,46 @@ More in `help(asyncudf.async_pandas_udf)` (every kind of function and every opti
 and `help("asyncudf.testing")`.
 """
 
-import sys as _sys
-from traceback import walk_stack as _walk_stack
+from typing import TYPE_CHECKING
 
-# For `python -m asyncudf` Python imports this package before `__main__`. The outermost frame tells whether this is
-# that import. `argv` does not: a program may set it to anything.
-if any(
-    frame.f_back is None
-    and frame.f_code.co_name == "_run_module_as_main"
-    and frame.f_locals.get("mod_name") == __name__
-    for frame, _ in _walk_stack(_sys._getframe())
-) and _sys.argv[1:2] != ["batches"]:  # that command needs all of it
-    # The doctor is for installations in which the imports below fail, so it runs before them.
-    from .__main__ import main as _main
+from asyncudf.queues._public import on_use as _on_use
 
-    raise SystemExit(_main())
-
-from importlib.util import find_spec as _find_spec
-
-if _find_spec("pyspark") is None:
-    raise ModuleNotFoundError(
-        "asyncudf needs PySpark and does not install it, as there are two: pip install 'asyncudf[spark]' for a Spark "
-        "of your own, or pip install databricks-connect for Databricks. Not both: each overwrites files of the other",
-        name="pyspark",
-    )
-
-from asyncudf.queues._public import publish as _publish
-
-from ._batches.function import BatchFunction, batch_function
-from ._batches.submission import Submission, SubmissionStatus, submit
-from ._errors.exceptions import (
-    AsyncTimeoutError,
-    AsyncUDFError,
-    FatalError,
-    FunctionError,
-    OptionError,
-    ResultError,
-)
-from ._functions.async_function import AsyncFunction, ResultFuture, RuntimeContext
-from ._functions.options import OutputMode
-from ._functions.process_function import Collector, ProcessContext, ProcessFunction
-from ._functions.retry import RetryStrategy
-from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
-from ._functions.watermarks import WatermarkStrategy
-from ._limits.adaptive_capacity import AdaptiveCapacity
-from ._limits.budget import Budget
-from ._limits.circuit_breaker import CircuitBreaker
-from ._limits.rate_limit import RateLimit
-from ._observe.reports.sink_report import SinkError, SinkReport
-from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
-from ._spark.api.decorator import AsyncUDF, async_pandas_udf
-from ._spark.api.dry_run import DryRun, dry_run
-from ._spark.api.handler import batch_handler
-from ._spark.api.lookup_table import LookupTable
-from ._spark.api.monitor import Run, monitor
-from ._spark.api.rehearse import rehearse
-from ._spark.api.sinks import async_sink, sink_source, stream_sink
-from ._spark.api.stream import AsyncStream, ordered_wait, unordered_wait
-from ._spark.shipping import ship
-from ._stores.base import ResultStore
+from ._errors.missing import MISSING as _MISSING
 from ._version import VERSION as __version__  # noqa: F401, N811 - no name for `import *`
+
+if TYPE_CHECKING:
+    from ._batches.function import BatchFunction, batch_function
+    from ._batches.submission import Submission, SubmissionStatus, submit
+    from ._errors.exceptions import (
+        AsyncTimeoutError,
+        AsyncUDFError,
+        FatalError,
+        FunctionError,
+        OptionError,
+        ResultError,
+    )
+    from ._functions.async_function import AsyncFunction, ResultFuture, RuntimeContext
+    from ._functions.options import OutputMode
+    from ._functions.process_function import Collector, ProcessContext, ProcessFunction
+    from ._functions.retry import RetryStrategy
+    from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
+    from ._functions.watermarks import WatermarkStrategy
+    from ._limits.adaptive_capacity import AdaptiveCapacity
+    from ._limits.budget import Budget
+    from ._limits.circuit_breaker import CircuitBreaker
+    from ._limits.rate_limit import RateLimit
+    from ._observe.reports.sink_report import SinkError, SinkReport
+    from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
+    from ._spark.api.decorator import AsyncUDF, async_pandas_udf
+    from ._spark.api.dry_run import DryRun, dry_run
+    from ._spark.api.handler import batch_handler
+    from ._spark.api.lookup_table import LookupTable
+    from ._spark.api.monitor import Run, monitor
+    from ._spark.api.rehearse import rehearse
+    from ._spark.api.sinks import async_sink, sink_source, stream_sink
+    from ._spark.api.stream import AsyncStream, ordered_wait, unordered_wait
+    from ._spark.shipping import ship
+    from ._stores.base import ResultStore
 
 __all__ = (
     "DEAD_LETTERS",
@@ -148,4 +128,47 @@ __all__ = (
     "unordered_wait",
 )
 
-_publish(__name__, [globals()[name] for name in __all__])
+# Imported when they are used, so that a worker holds what its plan needs and no more.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _on_use(
+        __name__,
+        {
+            "._batches.function": ("BatchFunction", "batch_function"),
+            "._batches.submission": ("Submission", "SubmissionStatus", "submit"),
+            "._errors.exceptions": (
+                "AsyncTimeoutError",
+                "AsyncUDFError",
+                "FatalError",
+                "FunctionError",
+                "OptionError",
+                "ResultError",
+            ),
+            "._functions.async_function": ("AsyncFunction", "ResultFuture", "RuntimeContext"),
+            "._functions.options": ("OutputMode",),
+            "._functions.process_function": ("Collector", "ProcessContext", "ProcessFunction"),
+            "._functions.retry": ("RetryStrategy",),
+            "._functions.side_outputs": ("DEAD_LETTERS", "LATENCIES", "OutputTag"),
+            "._functions.watermarks": ("WatermarkStrategy",),
+            "._limits.adaptive_capacity": ("AdaptiveCapacity",),
+            "._limits.budget": ("Budget",),
+            "._limits.circuit_breaker": ("CircuitBreaker",),
+            "._limits.rate_limit": ("RateLimit",),
+            "._observe.reports.sink_report": ("SinkError", "SinkReport"),
+            "._rehearsal.rehearsal": ("Estimate", "Forecast", "Rehearsal"),
+            "._spark.api.decorator": ("AsyncUDF", "async_pandas_udf"),
+            "._spark.api.dry_run": ("DryRun", "dry_run"),
+            "._spark.api.handler": ("batch_handler",),
+            "._spark.api.lookup_table": ("LookupTable",),
+            "._spark.api.monitor": ("Run", "monitor"),
+            "._spark.api.rehearse": ("rehearse",),
+            "._spark.api.sinks": ("async_sink", "sink_source", "stream_sink"),
+            "._spark.api.stream": ("AsyncStream", "ordered_wait", "unordered_wait"),
+            "._spark.shipping": ("ship",),
+            "._stores.base": ("ResultStore",),
+            ".batches": (),
+            ".http": (),
+            ".queues": (),
+            ".testing": (),
+        },
+        _MISSING,
+    )

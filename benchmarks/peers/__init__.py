@@ -7,6 +7,7 @@ is there once, in the best set-up that we found, often with a second bound made 
 how. A program stays for all rounds of a case and makes all calls once before they count, as ours does.
 
 `asyncudf`, `handwritten`, `gather` and `bare` are programs of the same kind, for the case that measures whole jobs.
+`sail` is no peer but ours on another engine, which needs an environment of its own as they do; beside it, `connect`.
 """
 
 from benchmarks.peers._environments import PEERS, PeerUnavailable, version

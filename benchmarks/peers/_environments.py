@@ -29,6 +29,7 @@ class Peer:
     program: str
     requirement: str = ""  # nothing: it runs in the Python that runs this
     arguments: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # arguments of pip
 
 
 # SynapseML is not among them: its wheel has no jars, and it fetches them from a Maven repository when it starts.
@@ -38,8 +39,13 @@ _PEERS = {
     "ray": Peer("ray_program", "ray[data]==2.60.0"),
     "daft": Peer("daft_program", "daft==0.7.26"),
     "jvm": Peer("spark_jvm"),
+    # With pandas 3 the client warns at each query.
+    "sail": Peer("engine_program", "pysail==0.7.2", ("sail",), ("-e", f"{ROOT}[benchmarks,sail]", "pandas<3")),
 }
-_OWN = {name: Peer("own_program", arguments=(name,)) for name in ("asyncudf", "handwritten", "gather", "bare")}
+_OWN = {
+    "connect": Peer("engine_program", arguments=("connect",)),
+    **{name: Peer("own_program", arguments=(name,)) for name in ("asyncudf", "handwritten", "gather", "bare")},
+}
 PEERS: tuple[str, ...] = tuple(_PEERS)
 
 
@@ -86,12 +92,13 @@ def install(name: str, trial: Callable[[str], object]) -> None:
     Raises:
         PeerUnavailable: The installation or the trial failed.
     """
-    requirement, marker = _peer(name).requirement, _marker(name)
+    peer, marker = _peer(name), _marker(name)
+    requirement = peer.requirement
     if not requirement:
         raise PeerUnavailable("this Python has no pyspark")
     marker.parent.mkdir(parents=True, exist_ok=True)
     _step([sys.executable, "-m", "venv", "--clear", str(marker.parent)])
-    _step([str(marker.parent / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, *CLIENT])
+    _step([str(marker.parent / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, *peer.more, *CLIENT])
     trial(name)
     marker.write_text(_wanted(requirement))
 

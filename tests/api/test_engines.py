@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import types
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql import types as spark
 
-from asyncudf._spark._compat import SAIL, SPARK, engine_of, lost_sort
+from asyncudf import AsyncUDFError, FunctionError, sink_source, stream_sink
+from asyncudf._spark._compat import (
+    HAS_DATA_SOURCES,
+    SAIL,
+    SPARK,
+    VariantType,
+    engine_of,
+    from_ddl,
+    lost_sort,
+    spark_schema,
+)
+from asyncudf._spark.api import sinks
+from asyncudf._spark.worker import ErrorReporting
 
 
 class Session:
@@ -52,6 +68,55 @@ def test_plans_of_spark_are_not_read() -> None:
 
 def test_a_client_without_the_parts_of_workers_is_refused_in_one_sentence() -> None:
     """pyspark-client-rust has the name of the package, and nothing for workers."""
-    program = "import pyspark; del pyspark.TaskContext; import asyncudf"
+    program = "import pyspark; del pyspark.TaskContext; from asyncudf import ordered_wait"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "has no TaskContext, as pyspark-client-rust: uninstall it" in ran.stderr.splitlines()[-1]
+
+
+def test_a_variant_alone_is_read_here() -> None:
+    """Sail takes it for a struct of its parts."""
+    if not issubclass(VariantType, spark.DataType):
+        pytest.skip("of Spark 4.0")
+    assert from_ddl(" Variant") == VariantType()
+
+
+def test_the_schema_of_a_write_may_be_arrows() -> None:
+    schema = spark.StructType().add("n", "long")
+    assert spark_schema(schema) is schema
+    assert spark_schema(pa.schema({"n": pa.int64()})) == schema
+    with pytest.raises(FunctionError, match=r"a column cannot be written.*cast it to a string"):
+        spark_schema(pa.schema({"months": pa.month_day_nano_interval()}))
+
+
+class TestSinksOfOtherEngines:
+    @pytest.fixture(autouse=True)
+    def _session(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        session = Session("4.2.0", "0.7.2")
+        monkeypatch.setattr(sinks, "active_session", lambda: session)
+
+    def test_a_sink_for_micro_batches_is_refused_where_there_are_none(self) -> None:
+        with pytest.raises(FunctionError, match=r"stream_sink\(post, ...\) is for foreachBatch, and Sail has none"):
+            stream_sink(post, "id")
+
+    @pytest.mark.skipif(not HAS_DATA_SOURCES, reason="of Spark 4.0")
+    def test_a_data_source_warns_of_sorts(self, caplog: pytest.LogCaptureFixture) -> None:
+        sink_source("crm", post)
+        (told,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+        assert told.startswith("crm: Sail takes a sort before a write out of the plan")
+        assert "Write df.orderBy(...).offset(0)" in told
+
+
+async def post(id: int) -> None: ...  # noqa: A002
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("partitionId", True), ("upper", False)])
+def test_a_function_that_asks_a_missing_task_is_told_so(name: str, is_told: bool) -> None:
+    task: Any = TaskContext.get()
+    try:
+        getattr(task, name)()
+    except AttributeError as error:
+        failed = AsyncUDFError("post failed")
+        failed.__cause__ = error
+    with pytest.raises(AsyncUDFError) as caught, ErrorReporting(full=True):
+        raise failed
+    assert any("runs functions without a TaskContext" in note for note in caught.value.__notes__) is is_told

@@ -167,6 +167,8 @@ def test_errors_and_types_are_read_in_the_old_way_too(monkeypatch: pytest.Monkey
     assert _compat.condition_of(Old()) == "PATH_NOT_FOUND"  # type: ignore[arg-type]
     monkeypatch.setattr(spark, "DataType", type("DataType", (), {}))
     monkeypatch.setattr(spark, "_parse_datatype_string", lambda ddl: f"parsed {ddl}")
+    classic = type("Classic", (), {"_jsparkSession": None})
+    monkeypatch.setattr(_compat.SparkSession, "active", classic)
     assert _compat.from_ddl("a int") == "parsed a int"
 
 

@@ -41,6 +41,7 @@ from asyncudf import (
     unordered_wait,
 )
 from asyncudf._errors.checks import Seconds
+from asyncudf._functions import retry
 from asyncudf._functions.options import CallOptions, FunctionOptions, Options
 from asyncudf._functions.signature import batch_rows, read_function
 from asyncudf.testing import MemoryStore, OperatorHarness, run_rows, run_stream
@@ -193,7 +194,7 @@ class TestOneList:
     @options
     def test_the_typed_dict_takes_what_the_field_keeps(self, name: str) -> None:
         """A default can be given, and so can each member of an enum, by itself or by its value."""
-        kept, given = (typing.get_type_hints(owner)[name] for owner in (Options, FunctionOptions))
+        kept, given = (typing.get_type_hints(owner, localns=vars(retry))[name] for owner in (Options, FunctionOptions))
         if isinstance(kept, type) and issubclass(kept, enum.Enum):
             by_value = [one for one in typing.get_args(given) if typing.get_origin(one) is typing.Literal]
             assert [typing.get_args(one) for one in by_value] == [tuple(member.value for member in kept)]

@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 import asyncudf
 import asyncudf.testing
-from asyncudf import AsyncFunction, AsyncStream, AsyncUDF, ResultFuture, async_pandas_udf
+from asyncudf import AsyncFunction, AsyncStream, AsyncUDF, ResultFuture, RetryStrategy, async_pandas_udf
 from asyncudf._spark.evaluations import StreamSource
 from asyncudf._spark.planner import rows_node
 from asyncudf._version import VERSION
@@ -193,7 +193,8 @@ def test_a_worker_that_cannot_import_says_which_line_mends_it(
 )
 def test_a_worker_with_another_version_says_so(module: str, instead: str, why: str | tuple[str, ...]) -> None:
     """It was an AttributeError about a private class, with the task or in the middle of it."""
-    told = in_another_python(cloudpickle.dumps(async_pandas_udf("int")(doubled).func), module, instead)
+    udf = async_pandas_udf("int", retry=RetryStrategy.fixed_delay())(doubled)
+    told = in_another_python(cloudpickle.dumps(udf.func), module, instead)
     assert told.startswith(why)
     assert f"(in Spark's workers, which run {sys.executable})" in told
     assert "asyncudf.ship(spark" in told

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import DEAD_LETTERS
+from asyncudf._arrow.building import with_null_fields
 from asyncudf._arrow.layout import ColumnGroup
-from asyncudf._arrow.rows import ResultArrays, capture_type, with_null_fields
+from asyncudf._arrow.rows import ResultArrays, capture_type
 from asyncudf._chain.results import ResultPlan, encoders_of
 from asyncudf._errors.records import ERROR_FIELDS
 

@@ -38,7 +38,7 @@ async def limited(x: int) -> int:
 
 def remote(app: str | None) -> Any:
     """As much of a Spark Connect session."""
-    return SimpleNamespace(conf={"spark.app.id": app} if app else {})
+    return SimpleNamespace(conf={"spark.app.id": app} if app else {}, client=SimpleNamespace(host="10.0.0.1"))
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,6 @@ def test_on_a_cluster_it_listens_where_executors_reach_the_driver() -> None:
 
 @pytest.mark.parametrize("app", ["app-1", None])
 def test_spark_connect_to_a_server_elsewhere_names_the_ways_out(app: str | None) -> None:
-    """Also to this machine: the address may be that of a tunnel."""
     with pytest.raises(OptionError, match="Spark Connect" + WAYS):
         coordinator_url(None, remote(app))
     assert coordinator_url("redis://cache", remote(app)) == "redis://cache"

@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, FunctionError, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
+from asyncudf._spark import _compat
 from asyncudf._spark._compat import SAIL, engine_of
 
-pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
+pytest.importorskip("pysail", reason="Sail is not installed: scripts/test --sail")
 seen: Any = sys.modules.setdefault("seen_by_sail", types.ModuleType("seen_by_sail"))
 RESULT = "a double, deep struct<b: long>, items array<struct<x: long>>, m map<string, struct<y: long>>"
 FIELDS = ["w is null", "w.a", "w.deep.b", "w.items[1].x", "w.m['n'].y"]
@@ -31,18 +31,6 @@ async def look(key: int) -> dict[str, Any]:
     if key == 1:
         raise KeyError(key)
     return {"a": float(key), "deep": {"b": key}, "items": [{"x": key}, None], "m": {"k": {"y": key}, "n": None}}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql.connect.session import SparkSession
-
-    server = pysail.SparkConnectServer("127.0.0.1", 0)
-    server.start(background=True)
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{server.listening_address[1]}").create()
-    yield session
-    session.stop()
-    server.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +88,7 @@ class TestColumns:
         told = self.warnings(caplog)
         assert len(told) == 2
         assert told[0].startswith("look: Sail evaluates a column as often as its query mentions it")
-        assert "asyncudf.ordered_wait(df, look, ...), or store=ResultStore.executor()" in told[0]
+        assert "asyncudf.ordered_wait(df, look, ...); with store=ResultStore.executor()" in told[0]
 
     def test_what_it_warns_of_is_true(self, df: Any, keys: list[int]) -> None:
         """If Sail calls once a row, the warning is not needed."""
@@ -111,19 +99,6 @@ class TestColumns:
     def test_a_function_in_sql_is_warned_of_once(self, spark: Any, caplog: pytest.LogCaptureFixture) -> None:
         async_pandas_udf(look, RESULT).register(spark, "look_in_sql")
         assert len(self.warnings(caplog)) == 1
-
-    @pytest.mark.parametrize(
-        "options", [{"store": ResultStore.executor()}, {"deterministic": True}], ids=["store", "det"]
-    )
-    def test_a_store_or_a_promise_is_no_reason_to_warn(
-        self, spark: Any, caplog: pytest.LogCaptureFixture, options: Any
-    ) -> None:
-        async_pandas_udf(look, RESULT, **options)("key")
-        assert self.warnings(caplog) == []
-
-    def test_operators_are_not_warned_of(self, df: Any, caplog: pytest.LogCaptureFixture) -> None:
-        ordered_wait(df, look, "key", returnType=RESULT)
-        assert self.warnings(caplog) == []
 
 
 def sorted_frames(df: Any) -> dict[str, Any]:
@@ -193,5 +168,15 @@ def test_an_operator_over_a_stream_is_refused_by_name(spark: Any) -> None:
 
 
 def test_a_table_function_is_refused_by_name(spark: Any) -> None:
-    with pytest.raises(FunctionError, match=r"many would be a table function.*Sail makes none.*unordered_wait"):
+    with pytest.raises(FunctionError, match=r"many would be a table function.*Sail does not tell.*unordered_wait"):
         async_pandas_udf(look, RESULT, output_mode="unordered").register(spark, "many")
+
+
+def test_a_column_needs_the_client_of_spark_4_1(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed in its tasks: before that, results pass by what only Spark's own worker has."""
+    monkeypatch.setattr(_compat, "arrow_udf", None)
+    told = "look would be a column, which Sail makes with a client of Spark 4.1 or newer.*ordered_wait"
+    with pytest.raises(FunctionError, match=told):
+        async_pandas_udf(look, RESULT)("key")
+    with pytest.raises(FunctionError, match=told):
+        async_pandas_udf(look, RESULT).register(spark, "look_in_sql")

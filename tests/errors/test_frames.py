@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf.testing import run_rows
-from tests.kit.errors import in_a_worker, raised
+from tests.kit.errors import as_pyspark, in_a_worker, raised
 
 POLICIES = (
     'With on_error="null", "capture" or "dead_letter" the job goes on without such rows; a sink with dead_letters=.'
@@ -27,7 +29,7 @@ def told(call: Callable[[], Any], *, full: bool = False, monkeypatch: pytest.Mon
         with in_a_worker(full=full):
             call()
 
-    error = raised(run)
+    error = raised(partial(as_pyspark(), None, run))
     assert error.__cause__ is None
     assert os.environ["SPARK_HIDE_TRACEBACK"] == ("" if full else "1")
     return f"{error}\n{''.join(getattr(error, '__notes__', []))}"
@@ -56,6 +58,22 @@ def test_with_the_switch_all_frames_are_shown(monkeypatch: pytest.MonkeyPatch) -
     assert "tasks.py" in text or "timeouts.py" in text
 
 
+def in_context(worker: contextlib.AbstractContextManager[None]) -> None:
+    with worker:
+        run_rows(waits, ["{"])
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyspark.sql.worker", "pysail.spark", ""])
+def test_a_process_that_is_no_worker_of_spark_keeps_its_environment(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """It goes on after the error, with other tasks, and may start a Spark itself."""
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    with pytest.raises(AsyncUDFError):
+        as_pyspark(package)(None, in_context, in_a_worker(full=False))
+    assert os.environ.get("SPARK_HIDE_TRACEBACK") == ("1" if package.startswith("pyspark") else None)
+
+
 @pytest.mark.parametrize(("value", "full"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])
 def test_the_switch_is_read_where_the_query_is_planned(
     monkeypatch: pytest.MonkeyPatch, value: str | None, full: bool
@@ -66,8 +84,8 @@ def test_the_switch_is_read_where_the_query_is_planned(
     worker = in_a_worker()
     monkeypatch.setenv("ASYNCUDF_FULL_TRACEBACK", "0" if full else "1")
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
-    with pytest.raises(AsyncUDFError), worker:
-        run_rows(waits, ["{"])
+    with pytest.raises(AsyncUDFError):
+        as_pyspark()(None, in_context, worker)
     assert os.environ["SPARK_HIDE_TRACEBACK"] == ("" if full else "1")
 
 

@@ -18,6 +18,7 @@ import pytest
 from asyncudf._batches import tasks
 from asyncudf._batches.journal import HALVES, REST, REUSED, Event
 from asyncudf._batches.state import KINDS
+from asyncudf._spark import running_task
 
 __all__ = ("Disk", "DriverKilled", "MemoryFolder", "WorkerKilled", "killable")
 
@@ -246,10 +247,18 @@ class TaskContext:
     def attemptNumber(self) -> int:  # noqa: N802
         return self.attempt
 
+    def stageId(self) -> int:  # noqa: N802
+        return 0
+
+    def taskAttemptId(self) -> int:  # noqa: N802
+        return self.attempt
+
+    def getLocalProperty(self, name: str) -> None: ...  # noqa: N802
+
 
 @contextlib.contextmanager
 def killable() -> Iterator[None]:
     """Tasks of this process hear of their attempts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "TaskContext", TaskContext)
+        patch.setattr(running_task, "TaskContext", TaskContext)
         yield

@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, ordered_wait, unordered_wait
+from tests.kit.sail import HAS_SAIL
 
-__all__ = ("DOORS", "through")
+__all__ = ("DOORS", "IN_ORDER", "through")
 
 
 def column(df: DataFrame, function: Any, *names: str) -> DataFrame:
@@ -55,6 +56,9 @@ DOORS: dict[str, Door] = {
     "unordered_wait": unordered,
     "chain": chain,
 }
+
+# Those whose rows stay in order in each partition: Sail promises it for no column.
+IN_ORDER = (ordered, chain) if HAS_SAIL else (column, sql, ordered, chain)
 
 
 def through(*names: str) -> pytest.MarkDecorator:

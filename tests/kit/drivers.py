@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from tests.kit.java import needs_jvm
+
 # What each program finds: its session as `spark`, unless it makes one, and the modules that most of them use.
 HEAD = """
 import asyncio, json, os, sys, threading, time
@@ -64,6 +66,7 @@ PRELOADED = {"WORKER_DAEMON": "preloaded_daemon", "PYTHONPATH": DAEMON_FOLDER}  
 
 def begin(program: str, *arguments: object, stderr: Any = subprocess.DEVNULL, **environment: str) -> Any:
     """Starts a driver with its own process group; the caller ends it, for example with `driver`."""
+    needs_jvm()
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", HEAD + ENDS_WITH_US + program, *map(str, arguments)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -73,3 +74,12 @@ def in_a_worker(*, full: bool | None = None) -> AbstractContextManager[None]:
         full: with all frames; None reads the environment now, as where a query is planned.
     """
     return ErrorReporting() if full is None else ErrorReporting(full)
+
+
+def as_pyspark(package: str = "pyspark") -> Callable[..., Any]:
+    """A frame of PySpark's worker, which has a stream to Spark: it calls a function with arguments."""
+
+    def main(outfile: Any, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    return types.FunctionType(main.__code__, {**main.__globals__, "__package__": package})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark import SparkContext
+import pyspark
 
 __all__ = ("end_answers",)
 
@@ -13,8 +13,8 @@ def end_answers() -> None:
     What it raises comes between a question to Java and its answer. The next question on that connection would wait for
     this answer, and get it: after one test without time each later one failed.
     """
-    context = SparkContext._active_spark_context
-    if context is None:
+    context = getattr(pyspark, "SparkContext", None) and pyspark.SparkContext._active_spark_context
+    if context is None:  # or a client of Spark Connect, without Java
         return
     connection = context._gateway._gateway_client.get_thread_connection()  # type: ignore[union-attr]
     if connection is not None:

@@ -7,7 +7,12 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ("find_jdk", "start_fast")
+import pyspark
+import pytest
+
+from tests.kit.sail import HAS_SAIL
+
+__all__ = ("find_jdk", "needs_jvm", "start_fast")
 
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")  # of Spark's classes; scripts/_environment.sh makes it
@@ -18,6 +23,17 @@ def start_fast() -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if ARCHIVE.exists():
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f'"-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable')
+
+
+IS_CLIENT = not Path(pyspark.__path__[0], "jars").exists()
+if IS_CLIENT:  # else `pyspark.testing` ends the process
+    os.environ.setdefault("SPARK_HOME", pyspark.__path__[0])
+
+
+def needs_jvm() -> None:
+    """Skip a test that starts a Spark, where PySpark is a client alone or the tests are about Sail."""
+    if HAS_SAIL or IS_CLIENT:
+        pytest.skip("this needs the JVM of Spark")
 
 
 def find_jdk() -> Path | None:

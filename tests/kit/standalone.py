@@ -16,7 +16,7 @@ from typing import Any
 import pyspark
 
 from tests.kit.drivers import DAEMON_FOLDER
-from tests.kit.java import ARCHIVE
+from tests.kit.java import ARCHIVE, needs_jvm
 
 SPARK_HOME = Path(pyspark.__path__[0])
 # A daemon ends when its standard input does, at the latest with the tests, however they end.
@@ -32,6 +32,7 @@ class StandaloneCluster:
     """
 
     def __init__(self, folder: Path) -> None:
+        needs_jvm()
         self.folder = folder
         self._processes: list[subprocess.Popen[str]] = []
         try:

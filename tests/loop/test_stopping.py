@@ -18,6 +18,7 @@ from asyncudf._engine.loop import bridge as bridge_module
 from asyncudf._engine.loop.bridge import Bridge, SparkSide
 from asyncudf._spark.worker import flusher
 from tests.kit.bridges import batch, start
+from tests.kit.errors import as_pyspark
 from tests.kit.threads import loop_threads
 
 
@@ -33,19 +34,12 @@ class Worker:
         ours.close()
 
     def run(self, function: Callable[..., Any], *args: Any, package: str = "pyspark") -> Any:
-        return _as_pyspark(package)(self.outfile, function, *args)
+        return as_pyspark(package)(self.outfile, function, *args)
 
     def close(self) -> None:
         self.spark.close()
         self.infile.close()
         self.outfile.raw.close()
-
-
-def _as_pyspark(package: str) -> Any:
-    def main(outfile: Any, function: Any, *args: Any) -> Any:
-        return function(*args)
-
-    return types.FunctionType(main.__code__, {**main.__globals__, "__package__": package})
 
 
 @pytest.fixture
@@ -81,7 +75,7 @@ def test_what_pyspark_writes_after_that_goes_nowhere_and_prints_no_traceback(is_
     """`show(5)` printed a BrokenPipeError, as PySpark flushes its file when a worker ends."""
     ours, spark = socket.socketpair()
     with ours, os.fdopen(os.dup(ours.fileno()), "wb") as outfile:  # as PySpark's daemon makes it
-        flush = _as_pyspark("pyspark")(outfile, flusher)
+        flush = as_pyspark("pyspark")(outfile, flusher)
         spark.close()
         outfile.write(b"rows" if is_buffered else b"")
         with pytest.raises(BrokenPipeError):
@@ -102,14 +96,14 @@ def test_the_frames_of_others_are_not_searched(worker: Worker) -> None:
 
 @pytest.mark.parametrize("outfile", [None, 3, "a path", object()])
 def test_a_worker_whose_outfile_is_something_else_runs_as_ever(outfile: Any) -> None:
-    _as_pyspark("pyspark")(outfile, flusher)()
+    as_pyspark("pyspark")(outfile, flusher)()
 
 
 def test_a_pair_of_streams_is_flushed_only() -> None:
     """Spark without its daemon has one file for both ways, which has no number."""
     written = io.BytesIO()
     pair = io.BufferedRWPair(io.BytesIO(), written)  # type: ignore[arg-type]
-    flush = _as_pyspark("pyspark")(pair, flusher)
+    flush = as_pyspark("pyspark")(pair, flusher)
     pair.write(b"rows")
     flush()
     assert written.getvalue() == b"rows"

@@ -12,8 +12,8 @@ import tenacity
 
 from asyncudf import OptionError, RetryStrategy
 from asyncudf._errors.answers import answer_of
+from asyncudf._functions.attempts import EndedAttempt
 from asyncudf._functions.options import Options
-from asyncudf._functions.retry import EndedAttempt
 
 FIXED_DELAY, BACKOFF = RetryStrategy.fixed_delay, RetryStrategy.exponential_backoff
 

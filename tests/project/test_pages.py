@@ -9,7 +9,6 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
@@ -88,7 +87,7 @@ def test_the_reference_has_each_public_name_and_each_option() -> None:
     public -= {"asyncudf.DEAD_LETTERS", "asyncudf.LATENCIES"}  # values: a sentence describes them
     public |= {"asyncudf.testing.VirtualClockLoop"}
     assert sorted(re.findall(r"^::: (.+)$", reference, re.MULTILINE)) == sorted(public)
-    assert sorted(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)) == sorted(get_type_hints(FunctionOptions))
+    assert sorted(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)) == sorted(FunctionOptions.__annotations__)
 
 
 def test_the_page_about_the_inside_names_files_that_exist() -> None:

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from asyncudf._functions.options import FunctionOptions, Options
 
@@ -37,7 +37,7 @@ def public_api() -> str:
         for name in sorted(module.__all__):
             lines += described(f"{package}.{name}", getattr(module, name))
     defaults = Options()
-    lines += [f"option {name} = {shown(getattr(defaults, name))}" for name in sorted(get_type_hints(FunctionOptions))]
+    lines += [f"option {name} = {shown(getattr(defaults, name))}" for name in sorted(FunctionOptions.__annotations__)]
     return "\n".join(lines) + "\n"
 
 

@@ -55,7 +55,7 @@ ONLY_THERE = {
     "py4j": {"_spark"},
     "pyarrow": {"_arrow", "_batches.tasks", "_chain", "_spark", "testing._runs"},
     "pandas": {"_arrow.series", "_arrow.vectors", "_spark._compat"},
-    "numpy": set(),
+    "numpy": {"_arrow.building", "_arrow.columns"},
     "tenacity": {"_functions.retry"},
     "uvloop": {"_engine.loop.event_loops"},
     "aiohttp": {"http._session", "http._responses"},

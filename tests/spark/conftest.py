@@ -1,4 +1,8 @@
-"""One Spark session for all tests, and the means to see from outside what a worker has done and what it left behind."""
+"""One session for all tests, and the means to see from outside what a worker has done and what it left behind.
+
+It is of Sail where that is installed, of the server that SPARK_REMOTE names, or of a Spark in this process. A test that
+the engine cannot run is skipped where the engine, PySpark or asyncudf says so by name, or by its mark `spark_only`.
+"""
 
 import asyncio
 import contextlib
@@ -22,6 +26,8 @@ from asyncudf import AsyncStream, AsyncUDFError, async_pandas_udf
 from tests.kit.drivers import DAEMON_FOLDER, SharedDriver
 from tests.kit.interrupts import end_answers
 from tests.kit.leftovers import end_workers, leftovers
+from tests.kit.not_here import OLDER, REFUSED, skip_where
+from tests.kit.sail import HAS_SAIL, sail_session
 from tests.kit.standalone import StandaloneCluster
 
 # A zone with a repeated hour each autumn, and not the session's: nothing may depend on the machine's own zone.
@@ -47,18 +53,27 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(tests.kit)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
-    """Skip what this version of Spark cannot do, where we say so."""
-    try:
-        yield
-    except Exception as error:
-        if since := re.search(r"from version (4\.\d) on", str(error)):
-            pytest.skip(f"this needs Spark {since[1]}")
-        raise
+REMOTE = os.environ.get("SPARK_REMOTE")
+IS_CLASSIC = not HAS_SAIL and not REMOTE
+pytest_runtest_call = pytest_runtest_setup = skip_where(OLDER | REFUSED)
 
 
-pytest_runtest_setup = pytest_runtest_call
+# The files of tests that run on Sail as well. Others are about Spark's processes, programs with a session of their own,
+# streams, or what tests/engines shows on Sail.
+ON_SAIL = {
+    *("arguments_and_types", "batch_handler", "behind_side_outputs", "calls_per_row", "chain_lifecycle"),
+    *("chain_plan_errors", "chains", "column", "dead_letters", "doors", "dry_run", "errors", "evaluations", "http"),
+    *("like_pandas_udf", "live", "models", "null_input", "operator_forms", "plan_errors", "side_outputs", "stores"),
+    *("streaming", "table_functions", "types", "vectorized", "watermarks"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not IS_CLASSIC and (mark := item.get_closest_marker("spark_only")):
+            item.add_marker(pytest.mark.skip(f"of Spark alone: {mark.args[0]}"))
+        elif HAS_SAIL and item.path.parent == Path(__file__).parent and item.path.stem[5:] not in ON_SAIL:
+            item.add_marker(pytest.mark.skip("its file is none of those that run on Sail"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,6 +91,29 @@ def pytest_timeout_set_timer() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    if HAS_SAIL:
+        session = sail_session()
+    elif REMOTE:
+        session = remote_session(REMOTE)
+    else:
+        session = classic_session(tmp_path_factory.mktemp("spark"))
+    with session as spark:
+        if not IS_CLASSIC:
+            for name, value in CONFIG.items():
+                if name.startswith("spark.sql."):  # the rest is the server's
+                    spark.conf.set(name, value)
+        yield spark
+
+
+@contextlib.contextmanager
+def remote_session(url: str) -> Iterator[SparkSession]:
+    session = SparkSession.builder.remote(url).getOrCreate()
+    yield session
+    session.stop()
+
+
+@contextlib.contextmanager
+def classic_session(folder: Path) -> Iterator[SparkSession]:
     started_with = {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -88,7 +126,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in CONFIG.items():
         builder = builder.config(name, value)
     # Java resolves relative paths in the folder it is started in, wherever the driver goes later.
-    with contextlib.chdir(tmp_path_factory.mktemp("spark")):
+    with contextlib.chdir(folder):
         session = builder.getOrCreate()
     for name, old in before.items():
         if old is None:
@@ -146,8 +184,8 @@ def _by_value(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def conf(spark: SparkSession) -> Iterator[Any]:
     """Sets a session option for one test: conf("spark.sql.session.timeZone", "Asia/Tokyo")."""
-    # Another test may have left the thread to a session of its own, which Spark reads types with.
-    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
+    if IS_CLASSIC:  # another test may have left the thread to a session of its own, which Spark reads types with
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
     before: dict[str, str | None] = {}
 
     def change(name: str, value: Any) -> None:

@@ -29,7 +29,7 @@ def test_results_are_those_of_the_rows_and_exact(spark):
     df = spark.range(0, 50, 1, 2).selectExpr("id", "concat('c', id) AS city", "IF(id % 7 = 0, NULL, id) AS day")
     found = df.select("id", handled("city", "day").alias("w")).select("id", "w.*").collect()
     days = [None if i % 7 == 0 else i for i in range(50)]
-    assert [tuple(row) for row in found] == [
+    assert sorted(map(tuple, found)) == [
         (i, f"c{i} on {day}", None if day is None else 2**53 + day) for i, day in enumerate(days)
     ]
     assert df.select(handled("city", "day")).limit(3).count() == 3

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, async_pandas_udf, ordered_wait
 from tests.kit.frames import tuples
+from tests.kit.sail import HAS_SAIL
 from tests.kit.spark_functions import Passes, labelled, same, told
 
 pytestmark = pytest.mark.spark
@@ -25,15 +26,17 @@ async def doubled(id: int):
 @pytest.mark.usefixtures("small_batches")
 def test_a_chain_gives_the_rows_of_separate_stages(spark):
     df = spark.range(0, 60, 1, 2)
-    apart = tuples(ordered_wait(ordered_wait(df, doubled), labelled))
+    apart = sorted(tuples(ordered_wait(ordered_wait(df, doubled), labelled)))
     assert apart[1] == (1, 2, "n1", "1:n1")
     ordered = AsyncStream(df).ordered_wait(doubled)
-    for stream, as_found in ((ordered.ordered_wait(labelled), list), (ordered.unordered_wait(labelled), sorted)):
+    in_order = sorted if HAS_SAIL else list  # Sail may give rows of its partitions in turns
+    for stream, as_found in ((ordered.ordered_wait(labelled), in_order), (ordered.unordered_wait(labelled), sorted)):
         assert stream.columns == ["id", "twice", "name", "labelled"]
         assert as_found(tuples(stream)) == apart
 
 
 @pytest.mark.promise("chain")
+@pytest.mark.spark_only("the words of its plan")
 def test_a_chain_is_one_stage(spark, capsys):
     df = spark.range(3)
     chain = AsyncStream(df).ordered_wait(doubled).filter(lambda row: True).map(lambda row: row).unordered_wait(labelled)
@@ -70,7 +73,7 @@ KINDS_OF_CHAINS = {
 def test_columns_of_every_type_come_through_unchanged(spark, conf, stream_of):
     conf("spark.sql.session.timeZone", "+03:15")
     df = spark.sql(ALL_TYPES)
-    wanted = tuples(df)
+    wanted = sorted(tuples(df), key=lambda row: row[0])
     for name, chain in KINDS_OF_CHAINS.items():
         result = chain(stream_of(df)).to_df().select(*df.columns)
         assert result.dtypes == df.dtypes, name
@@ -79,11 +82,11 @@ def test_columns_of_every_type_come_through_unchanged(spark, conf, stream_of):
 
 def test_columns_of_any_name_come_through_and_can_be_read(spark, stream_of):
     names = ["id", "address.city", "a b", "`", "result", "r0", "Ünicode"]
-    df = spark.range(1).select("id", *(sf.lit(name).alias(name) for name in names[1:]))
+    df = spark.range(0, 1, 1, 1).select("id", *(sf.lit(name).alias(name) for name in names[1:]))
     stream = stream_of(df).ordered_wait(told).filter(lambda row: row["address.city"] == "address.city")
     stream = stream.ordered_wait(labelled, "address.city", "id").ordered_wait(same, "told")
     assert stream.columns == [*names, "told", "labelled", "same"]
-    assert tuple(stream.first()) == (0, *names[1:], 1, "0:address.city", 1)
+    assert tuple(stream.first()) == (0, *names[1:], 0, "0:address.city", 0)
 
 
 @pytest.mark.parametrize("names", [("x", "x"), ("x", "X")])

@@ -21,6 +21,7 @@ async def broken_text(id: int) -> int:
     return id
 
 
+@pytest.mark.spark_only("the protocol of its workers")
 def test_an_error_text_that_is_no_unicode_fails_the_query_and_does_not_hang_it(spark):
     """Spark's worker says that an error follows, then fails to encode it; Spark waits for it for ever."""
     errors = []

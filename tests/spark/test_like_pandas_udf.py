@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, async_pandas_udf
+from tests.kit.sail import HAS_SAIL
 
 pytestmark = pytest.mark.spark
 
@@ -421,6 +422,8 @@ def test_what_functions_see_and_give(spark, zone, conf):
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH))
     cases = {f"sees {name}": case._replace(work=describing(case.work)) for name, case in SEEN.items()}
     cases |= {f"gives {name}": case for name, case in GIVEN.items()}
+    if HAS_SAIL:
+        del cases["gives at given back"]  # Sail takes the moments of pandas_udf for those of the session's zone
     found = differing(spark.sql(ROWS), cases)
     assert {name: pair for name, pair in found.items() if cases[name].line is None} == {}
 

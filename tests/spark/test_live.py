@@ -250,7 +250,7 @@ def test_tasks_that_begin_at_once_are_all_answered_when_the_driver_has_time(
 
 def test_the_secret_is_in_no_message_and_no_property() -> None:
     """What travels in the open, or is shown, says nothing of it."""
-    report_spec = TaskReportSpec("column", channels=Channels(b"accumulator", REGISTRY.secret))
+    report_spec = TaskReportSpec("column", channels=Channels(b"accumulator", REGISTRY.secret, REGISTRY.notice))
     shown = repr(report_spec) + str(report_spec) + MonitorRequest(["run"], ("127.0.0.1", 1)).to_property()
     assert repr(REGISTRY.secret)[2:-1] not in shown
     assert REGISTRY.secret.hex() not in shown

@@ -56,6 +56,7 @@ def test_a_query_under_sparks_profiler_gives_its_rows(trips, conf, profiler):
     assert [row[0] for row in trips.select(shout("city", "times")).collect()] == expected
 
 
+@pytest.mark.spark_only("metadata of columns")
 def test_columns_keep_what_spark_knows_of_them(trips, stream_of):
     """It was lost beside dead letters, behind a union, and where PySpark would not find each column by its name."""
     known = {"city": {"comment": "the town"}, "times": {"ml_attr": {"type": "nominal", "vals": ["a", "b"]}}}
@@ -106,6 +107,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.spark_only("a client does not know a DataFrame's alias")
 def test_a_column_is_given_by_a_reference_or_a_quoted_name(dotted):
     """As to a column function, and to Spark's own methods."""
     wanted = {name: expected for name, (_, expected) in REFERENCES.items()}

@@ -23,6 +23,7 @@ async def shouted(line: str) -> str:
     return f"{line}!"
 
 
+@pytest.mark.spark_only("watermarks")
 def test_a_watermark_of_spark_goes_through_the_operators(spark, lines_of, to_its_end):
     """It was lost where a name of a column has a dot, and Spark refused the aggregate."""
     events = lines_of("00:00:05\n00:01:00\n00:02:00\n").selectExpr(

@@ -133,6 +133,7 @@ def echoed(df):
 
 @pytest.mark.promise("types")
 @through("column", "table function", "ordered_wait")
+@pytest.mark.spark_only("GMT+5:30 is a time zone")
 def test_a_function_sees_and_gives_back(everything, conf, door):
     """Each type, exact, whatever the zone of the session, and the same at each door; it comes out as it went in."""
     conf("spark.sql.session.timeZone", "GMT+5:30")  # a name that Python does not know
@@ -204,6 +205,7 @@ SEEN = [
 
 
 @through("ordered_wait", *(["table function"] if HAS_VARIANT else []))
+@pytest.mark.spark_only("a client lacks the module of the example's type")
 def test_a_function_sees_variants_and_objects_of_user_defined_types(objects, door):
     @async_pandas_udf("a string, b string")
     async def seen(p, ps, s, v=None):
@@ -226,6 +228,7 @@ def test_a_column_function_sees_variants_and_by_its_annotations_objects_of_user_
 @through(
     "ordered_wait", *(["column"] if hasattr(sf, "arrow_udf") else []), *(["table function"] if HAS_VARIANT else [])
 )
+@pytest.mark.spark_only("a client lacks the module of the example's type")
 def test_objects_of_user_defined_types_are_results(objects, door):
     @async_pandas_udf(spark_types.StructType().add("one", ExamplePointUDT()).add("two", ExamplePointUDT()))
     async def both(p: ExamplePoint):
@@ -237,6 +240,7 @@ def test_objects_of_user_defined_types_are_results(objects, door):
 
 @pytest.mark.skipif(not HAS_VARIANT, reason="since Spark 4.0")
 @through("column", "table function", "ordered_wait")
+@pytest.mark.spark_only("variants as JSON")
 def test_variants_are_results(spark, door):
     @async_pandas_udf("v variant, vs array<variant>")
     async def answer(id):

@@ -7,7 +7,7 @@ import pytest
 from asyncudf import DEAD_LETTERS, AsyncStream, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
 from tests.kit.doors import table, through
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.spark_only("another engine may refuse text that is not UTF-8 itself")]
 
 BYTES = "cast(X'FFFE41' AS string)"
 KINDS = {

@@ -31,6 +31,7 @@ def test_large_integers_beside_nulls_stay_exact(spark, door):
 
 
 @pytest.mark.promise("vectorized functions", "types")
+@pytest.mark.spark_only("all types as arguments of one column")
 def test_all_types_reach_and_leave_a_series(spark):
     df = spark.sql("""
         SELECT CAST(1 AS tinyint) AS b, CAST(2 AS int) AS i, 1.5D AS d, CAST(1.50 AS decimal(9, 2)) AS m, true AS ok,

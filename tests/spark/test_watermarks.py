@@ -87,6 +87,7 @@ def test_a_later_operator_rebuilds_the_segments_from_the_column(rows):
 
 
 @pytest.mark.promise("watermarks")
+@pytest.mark.spark_only("the size of a batch is 1,024 on Sail")
 def test_each_arrow_batch_is_a_segment_for_all_operators(rows, conf):
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
     stream = AsyncStream(rows).assign_timestamps_and_watermarks(WatermarkStrategy.per_batch())

@@ -1,7 +1,8 @@
 """Columns of Arrow as lists of Python values, a whole column at a time.
 
 `to_pylist` makes one value after another, before pyarrow 26 by way of a scalar of Arrow: that takes 0.3 to 15 us for
-each, where a row costs 3. Here numpy makes the values of flat columns, and nested ones are put together from those.
+each, where a row costs 3. Here numpy makes the values of flat columns, and nested ones are put together from those. It
+reads the buffers of numbers and times itself: `to_numpy` imports pandas.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 _MAKES_NO_SCALARS = int(pa.__version__.partition(".")[0]) >= 26  # of numbers, texts, and lists and structs of them
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-_NUMBERS = frozenset([*_WHOLE, pa.float32(), pa.float64()])
+_NUMBERS = {
+    pa.int8(): "i1", pa.int16(): "i2", pa.int32(): "i4", pa.int64(): "i8", pa.uint8(): "u1", pa.uint16(): "u2",
+    pa.uint32(): "u4", pa.uint64(): "u8", pa.float32(): "f4", pa.float64(): "f8",
+}  # fmt: skip
 _TEXTS_AND_FLAGS = frozenset([pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.bool_()])
-_TIMES = frozenset([pa.date32(), pa.timestamp("us"), pa.duration("us")])  # numpy gives no moments of nanoseconds
+_TIMES = {pa.date32(): "i4", pa.timestamp("us"): "M8[us]", pa.duration("us"): "m8[us]"}  # not of nanoseconds
 
 
 def python_values(column: pa.Array) -> list[Any]:
@@ -65,20 +69,34 @@ def _by_numpy(column: pa.Array) -> list[Any]:
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
+def _in_buffer(column: pa.Array, number: int, dtype: str, more: int = 0) -> Any:
+    """The values in one of the buffers of a column: those of its rows, and so many `more`."""
+    buffer = column.buffers()[number]
+    start = column.offset * np.dtype(dtype).itemsize
+    return np.frombuffer(buffer, dtype, len(column) + more, start)
+
+
+def _nulls(column: pa.Array) -> Any:
+    """The numbers of the rows that are NULL."""
+    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
+    return np.flatnonzero(bits[column.offset : column.offset + len(column)] == 0)
+
+
 def _numbers(column: pa.Array) -> list[Any]:
     # Beside a null numpy would make 2**53 + 1 a float, and of the null a nan.
-    return _with_nulls(_by_numpy(column.fill_null(0) if column.null_count else column), column)
+    return _with_nulls(_in_buffer(column, 1, _NUMBERS[column.type]).tolist(), column)
 
 
 def _with_nulls(values: list[Any], column: pa.Array) -> list[Any]:
     if column.null_count:
-        for i in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
+        for i in _nulls(column).tolist():
             values[i] = None
     return values
 
 
 def _times(column: pa.Array) -> list[Any]:
-    values = _by_numpy(column)
+    found = _in_buffer(column, 1, _TIMES[column.type])
+    values = _with_nulls((found.astype("M8[D]") if column.type == pa.date32() else found).tolist(), column)
     if values.count(None) == column.null_count and int not in set(map(type, values)):
         return values
     return column.to_pylist()  # type: ignore[no-any-return]  # numpy's NaT, or a year that makes pyarrow raise
@@ -113,8 +131,10 @@ def _maps(column: pa.Array) -> list[Any]:
 
 def _in_groups(column: pa.Array, items: list[Any]) -> list[Any]:
     """The items of each row of a column of lists."""
-    sizes = _by_numpy(column.value_lengths().fill_null(0))
-    return [items[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
+    sizes = np.diff(_in_buffer(column, 1, "i8" if pa.types.is_large_list(column.type) else "i4", more=1))
+    if column.null_count:
+        sizes[_nulls(column)] = 0  # `flatten` leaves out what is there
+    return [items[start:end] for start, end in pairwise(accumulate(sizes.tolist(), initial=0))]
 
 
 def as_key(value: Any) -> Any:

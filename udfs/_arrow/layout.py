@@ -157,7 +157,7 @@ class RowLayout:
         """Empty columns, as `columns` makes them of no records; `source` is the schema of the source's batches."""
         arrow_types = [] if self.source_names is None else list(source.types)
         arrow_types += [arrow_type for group in self.groups for arrow_type in group.arrow_types]
-        return [pa.array([], stored_type(arrow_type)) for arrow_type in arrow_types]
+        return [pa.nulls(0, stored_type(arrow_type)) for arrow_type in arrow_types]
 
     def _origin_of(self, record: StreamRecord) -> Any:
         # Before the first operator a record has no value to keep: its own origin is enough.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -15,6 +15,7 @@ from .._errors.exceptions import ResultError, UnreadableError
 from .._errors.records import ERROR_FIELDS
 from .._errors.safe import type_name
 from .._errors.type_mismatch import TypeMismatchError
+from .building import array, builder
 from .columns import as_key, python_values
 from .objects import ObjectType, changed_inside, fields_of, has_objects, stored_type
 from .sizes import size_as_objects
@@ -24,11 +25,22 @@ if int(pa.__version__.partition(".")[0]) < 15:
     raise ImportError(f"asyncudf needs pyarrow>=15, and {pa.__file__} is {pa.__version__}", name="pyarrow")
 
 
-def warm_up() -> None:
-    """Do once in a worker, before the first call, what all calls in flight would wait for."""
-    pa.array([0])  # pyarrow imports pandas
-    if not gc.get_freeze_count():
-        # Else each full collection, about one in 100,000 rows, looks at all imported objects.
+def warm_up(written: Iterable[pa.DataType], *, takes_vectors: bool, moves_rows: bool, is_worker: bool) -> None:
+    """Do once in a process, before the first call, what all calls in flight would wait for.
+
+    Args:
+        written: the types of what is written.
+        takes_vectors: whether a function takes vectors, most often of pandas.
+        moves_rows: whether rows of the input may leave in another order, or some of them.
+        is_worker: whether the process is a worker's alone.
+    """
+    if takes_vectors or not all(map(builder, written)):
+        pa.array([0])  # pyarrow imports pandas
+    if moves_rows:
+        importlib.import_module("pyarrow.compute")
+    if is_worker and not gc.get_freeze_count():
+        # Else each full collection, about one in 100,000 rows, looks at all imported objects. A process that is not
+        # ours alone has more than these, and what is frozen is never collected.
         gc.collect()
         gc.freeze()
 
@@ -270,7 +282,7 @@ def _take(batch: pa.RecordBatch, numbers: list[int]) -> list[pa.Array]:
     first, count = numbers[0], len(numbers)
     if numbers[-1] - first + 1 == count and numbers == list(range(first, first + count)):
         return batch.slice(first, count).columns  # type: ignore[no-any-return]
-    return batch.take(pa.array(numbers, type=pa.int64())).columns  # type: ignore[no-any-return]
+    return batch.take(array(numbers, pa.int64())).columns  # type: ignore[no-any-return]
 
 
 class ResultArrays:
@@ -283,45 +295,18 @@ class ResultArrays:
     def array(self, values: Sequence[Any]) -> pa.Array:
         # Each result was checked before: what Arrow still refuses is mostly their total size.
         try:
-            array = pa.array(values, type=self._arrow_type)
+            made = array(values, self._arrow_type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ResultError(
                 f"{self._function} returned values that do not fit {self._arrow_type}: {error}"
             ) from error
-        if isinstance(array, pa.ChunkedArray):  # of more than 2 GiB of text or bytes
+        if isinstance(made, pa.ChunkedArray):  # of more than 2 GiB of text or bytes
             raise ResultError(
                 f"{self._function} returned more than 2 GiB in {len(values)} results; "
                 "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower "
                 "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached)"
             )
-        return with_null_fields(array)
-
-
-def with_null_fields(array: pa.Array) -> pa.Array:
-    """The array with NULL in each field of a struct that is NULL, at any depth; the array itself if no struct is NULL.
-
-    pyarrow fills these fields with 0 and "", and an engine that reads a field alone, as Sail does, takes those for
-    values.
-    """
-    # Values are shared; only the bits that say what is NULL are made anew.
-    if pa.types.is_struct(array.type):
-        is_whole = not array.null_count
-        given = [array.field(i) for i in range(array.type.num_fields)] if is_whole else array.flatten()
-        fields = [*map(with_null_fields, given)]
-        if not fields or (is_whole and all(map(operator.is_, fields, given))):
-            return array
-        return pa.StructArray.from_arrays(
-            fields, fields=fields_of(array.type), mask=None if is_whole else array.is_null()
-        )
-    if not fields_of(array.type):
-        return array
-    given = array.values
-    items = with_null_fields(given)
-    if items is given:
-        return array
-    # Not of offsets: a list that is NULL, or not at the beginning of its values, stays as it is.
-    buffers = array.buffers()[:2]
-    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset, children=[items])
+        return made
 
 
 def capture_type(value: pa.DataType) -> pa.DataType:

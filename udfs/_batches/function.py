@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
+from asyncudf.queues._public import public
+
 from .._errors.checks import is_plain, optional, redaction, text
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
+@public("asyncudf")
 class BatchFunction:
     """A function for `submit`, made by `batch_function`; called, it makes the request of a row."""
 
@@ -69,6 +72,7 @@ def batch_function(
     version: str | None = None,
     redact: bool | None = None,
 ) -> BatchFunction: ...
+@public("asyncudf")
 def batch_function(
     f: Any = None,
     returnType: str | DataType | type[Any] | None = None,  # noqa: N803 - as in async_pandas_udf

@@ -27,8 +27,9 @@ from pyspark.sql import types as spark
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
-from .._spark._compat import VariantType, inside, setting
+from .._spark._compat import VariantType, engine_of, inside, setting
 from .._spark.api.lookup_table import LITERAL_PATH, is_missing, observed, wave_name
+from .._spark.marks import marked
 from .._spark.types import parsed_offline
 from .journal import HALVES, PIECES, REST, REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
@@ -136,11 +137,11 @@ class StateFolder:
 
     def write_rows(self, keyed: DataFrame) -> dict[str, int]:
         """Write the rows, in place of those that a killed process has left; returns their figures."""
-        seen = Observation()
+        observes, seen = engine_of(self.session).observes, Observation()
         with self._settings():
-            written = keyed.observe(seen, *_figures(keyed)).write.options(**LARGE_ROWS)
-            written.mode("overwrite").parquet(self._at("rows"))
-        return _numbers(observed(seen))
+            counted = keyed.observe(seen, *_figures(keyed)) if observes else keyed
+            counted.write.options(**LARGE_ROWS).mode("overwrite").parquet(self._at("rows"))
+        return _numbers(observed(seen)) if observes else self.figures(self.rows())
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
         """The figures of rows that are not written."""
@@ -167,7 +168,7 @@ class StateFolder:
         partitions = max(1, math.ceil(number / FILLED / task.work.service.max_requests))
         place = f"{self._at('parts')}/attempt={task.attempt}"
         with self._settings():
-            parts = requests.repartition(partitions).mapInArrow(task, self._part_schema())
+            parts = marked(requests.repartition(partitions)).mapInArrow(task, self._part_schema())
             parts.write.options(**LARGE_ROWS, **WHOLE).mode("overwrite").partitionBy("part").parquet(place)
         return self._planned(task.attempt, place)
 
@@ -374,8 +375,9 @@ class StateFolder:
         if hadoop := self._hadoop():  # without it Spark logs a warning with a long trace
             return bool(hadoop[1].exists(hadoop[0](self._at(table))))
         try:
-            self.session.read.options(**LITERAL_PATH).text(self._at(table)).schema  # noqa: B018 - Spark looks only now
-            return True
+            files = self.session.read.options(**LITERAL_PATH).text(self._at(table))
+            files.schema  # noqa: B018 - Spark looks only now
+            return engine_of(self.session).misses_paths or bool(files.inputFiles())
         except Exception as error:
             if is_missing(error):
                 return False

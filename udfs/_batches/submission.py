@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
+from asyncudf.queues._public import public
+
 from .._arrow.result_codec import type_text
 from .._chain.function_plan import FunctionPlan
 from .._errors.checks import flag, optional, positive_int, seconds, text
@@ -63,6 +65,7 @@ _dumps: Any = cloudpickle.dumps
 _loads: Any = cloudpickle.loads
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True, repr=False)
 class SubmissionStatus:
     """How far a submission is.
@@ -118,6 +121,7 @@ class SubmissionStatus:
         return f"{self.function}: {'done' if self.is_done else 'not done'}; {'; '.join(more)}"
 
 
+@public("asyncudf")
 def submit(
     df: DataFrame,
     function: BatchFunction,
@@ -196,6 +200,7 @@ def submit(
     return submission
 
 
+@public("asyncudf")
 class Submission:
     """What was submitted with a state; made by `submit`, and by `open` in any process, on any day.
 

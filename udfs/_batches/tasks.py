@@ -13,15 +13,16 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from .._arrow.rows import ResultArrays, error_type, rows_of, with_null_fields
+from .._arrow.building import array
+from .._arrow.rows import ResultArrays, error_type, rows_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import AsyncUDFError
 from .._errors.failure import Failure
 from .._errors.records import LETTER_FIELDS, error_text
 from .._errors.safe import safe_repr
 from .._spark.pickling import Travelling
+from .._spark.running_task import RunningTask, unmarked
 from .._spark.worker import ErrorReporting
 from .._stores.base import ResultStore
 from .journal import REUSED
@@ -77,7 +78,7 @@ class Task(Travelling):
             arrays = [
                 pa.array([attempt] * len(rows), pa.int32()), pa.array([part] * len(rows), pa.string()),
                 pa.array(keys, pa.string()), pa.array(kinds, pa.string()), values.array(found),
-                with_null_fields(pa.array(errors, ERROR)), pa.array(unparsed, pa.bool_()), pa.array(costs, COSTS),
+                array(errors, ERROR), pa.array(unparsed, pa.bool_()), pa.array(costs, COSTS),
                 pa.array(answers, pa.string()), pa.array(unsettled, pa.string()),
             ]  # fmt: skip
             yield pa.RecordBatch.from_arrays(arrays, list(RESULTS))
@@ -93,12 +94,6 @@ def _some(rows: Iterator[Any], weigh: Callable[[Any], int]) -> Iterator[Any]:
         yield row
         if (size := size + weigh(row)) >= BYTES_AT_ONCE:
             return
-
-
-def _attempt_of_task() -> tuple[int, int]:
-    """The partition of this task, and how often Spark has begun it before."""
-    task = TaskContext.get()
-    return (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +148,11 @@ class FormTask(Task):
     attempt: int = 1
 
     def run(self, batches: Batches) -> Batches:
-        requests = Requests(self.work, self.attempt, _attempt_of_task()[0])
-        for batch in batches:
+        requests: Requests | None = None
+        for given in batches:
+            if requests is None:
+                requests = Requests(self.work, self.attempt, RunningTask.of_rows(given).partition)
+            batch = unmarked(given)
             arguments, errors = self.arguments(batch.column("arguments")), batch.column("error").to_pylist()
             made = (requests.row(row, error) for row, error in zip(arguments, errors, strict=True))
             start = 0
@@ -165,7 +163,7 @@ class FormTask(Task):
                 arrays = [
                     pa.array(parts, pa.string()), source.column("key"), source.column("arguments"),
                     pa.array(bodies, pa.string()), pa.array(weights, pa.float64()), pa.array(costs, COSTS),
-                    with_null_fields(pa.array(failed, ERROR)),
+                    array(failed, ERROR),
                 ]  # fmt: skip
                 yield pa.RecordBatch.from_arrays(arrays, list(PARTS))
 
@@ -182,7 +180,7 @@ class SendTask(Task):
     turns: Mapping[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
 
     def run(self, batches: Batches) -> Batches:
-        reruns = _attempt_of_task()[1]
+        reruns = RunningTask.now().attempt
         parts: dict[str, list[tuple[str, str]]] = {}  # the rows of one part are all in one task
         for batch in batches:
             for row in batch.select(["part", "key", "body"]).to_pylist():

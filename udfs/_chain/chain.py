@@ -171,6 +171,7 @@ class Chain:
     Attributes:
         head: the operator that is fed.
         counted: the operators that make calls, by their names, from the head to the tail.
+        partition: that of the task.
     """
 
     # The nesting of the operators' `running` blocks is the order of opening and closing: each block ends when its own
@@ -183,6 +184,7 @@ class Chain:
     def __init__(self, plan: ChainPlan, environment: TaskEnvironment, results: ResultOutputs) -> None:
         self._operators: Sequence[Operator] = ()
         self._loop, self._batches = environment.loop, TaskBatches(environment.loop)
+        self.partition = environment.partition
         made = _Operators(plan, dataclasses.replace(environment, fail=self.fail, batches=self._batches), results)
         self.head = made.head
         self.counted = made.counted()

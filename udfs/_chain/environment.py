@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import random
-from collections import Counter
 from collections.abc import Callable
 
 from .._engine.operators.memory import TaskBatches
@@ -46,8 +46,9 @@ class TaskEnvironment:
     # Seconds, of a clock that all tasks share to within a tenth of a second; `clock` unless given.
     shared_clock: Callable[[], float] | None = None
     query: str | None = None  # the name of the task's query; None: the task is the whole job
-    stage: int = 0  # of the query; a second attempt of the task has it too
-    uses: Counter[str] = dataclasses.field(default_factory=Counter)  # of each function: its operators in the task
+    rows: str = ""  # names those of the query that are the task's; a second attempt of the task has it too
+    # Of each function: the numbers of its operators in the task.
+    uses: dict[str, itertools.count[int]] = dataclasses.field(default_factory=dict)
     own_limits: OwnLimits = dataclasses.field(default_factory=OwnLimits)  # that no other task shares
     stores: set[int] = dataclasses.field(default_factory=set)  # ids of the users' stores that operators have taken
     spark_thread: SparkThread | None = None  # notes when Spark's thread is away
@@ -62,9 +63,8 @@ class TaskEnvironment:
     def identity(self, plan: FunctionPlan) -> TaskIdentity | None:
         """This task among those that share a function's limits, if any do; FatalError without a coordinator."""
         if plan.coordinator is not None and self.query is not None:
-            number = self.uses[plan.spec.name]  # each use of a function counts its own rows
-            self.uses[plan.spec.name] += 1
-            return plan.coordinator.of_task(self.query, f"{self.stage}:{self.partition}:{number}")
+            number = next(self.uses.setdefault(plan.spec.name, itertools.count()))  # each use counts its own rows
+            return plan.coordinator.of_task(self.query, f"{self.rows}:{number}")
         if plan.options.needs_coordinator and self.query is not None:
             raise FatalError(f"{plan.spec.name} has a limit of the whole job, and its plan names no coordinator")
         return None

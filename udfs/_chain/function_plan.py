@@ -19,7 +19,7 @@ from .._engine.calls.invokers import with_own_arguments
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import check_awaited, listed
 from .._functions.key_names import check_key_name, defaults_of, key_name
-from .._functions.options import OnError, Options
+from .._functions.options import OnError, Options, OutputMode
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
 from .._limits.coordinator import CoordinatorConfig
@@ -43,6 +43,11 @@ class FunctionPlan:
     @property
     def captures(self) -> bool:
         return self.options.on_error is OnError.CAPTURE
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether each row leaves in its place, if its function gives one result for it."""
+        return self.options.output_mode is OutputMode.ORDERED and not self.options.writes_dead_letters
 
     @property
     def written(self) -> Any:

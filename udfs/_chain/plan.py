@@ -76,6 +76,18 @@ class ChainPlan:
         return [node.factory.function_plan for node in self.nodes if isinstance(node.factory, WaitFactory)]
 
     @property
+    def written(self) -> list[Any]:
+        """The Arrow types of what its operators write, as far as they are declared; an `ObjectType` has no hash."""
+        groups = [group.arrow_type for node in self.nodes for group in node.layout.groups]
+        return [one for one in (*groups, *(plan.written for plan in self.functions)) if one is not None]
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether it does more than to keep each row in its place."""
+        waits = [node.factory for node in self.nodes[1:]]
+        return not all(isinstance(one, WaitFactory) and one.function_plan.keeps_rows for one in waits)
+
+    @property
     def name(self) -> str:
         """That of its first function, for messages about the task."""
         return next((plan.spec.name for plan in self.functions), "the chain")

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from asyncudf.queues import StreamRecord
 
+from .._arrow.building import array
 from .._arrow.layout import ColumnGroup, RowLayout
 from .._arrow.objects import fields_of
 from .._arrow.rows import as_normalized, error_type, normalized
@@ -116,7 +117,7 @@ class ArrowOutputs(ResultOutputs):
 
         def write(values: Sequence[Any], origins: Sequence[Any]) -> None:
             batch = pa.RecordBatch.from_arrays(layout.columns(values, origins), list(group.names))
-            self._emit(self._encoders[result]([pa.array([tag.name]), pa.array([packed([batch])], pa.binary())]))
+            self._emit(self._encoders[result]([array([tag.name], pa.string()), array([packed([batch])], pa.binary())]))
 
         return self._record_writer(write, min(self._rows, UNDECLARED_ROWS), layout, tag)
 
@@ -218,7 +219,7 @@ def tagged_union(number: int, struct_types: Sequence[Any], columns: Sequence[pa.
         [_as_field(as_normalized(column), field) for column, field in zip(columns, fields, strict=True)],
         fields=fields,
     )
-    numbers = pa.repeat(pa.scalar(number, pa.int32()), count)
+    numbers = array([number] * count, pa.int32())
     return pa.RecordBatch.from_arrays([numbers, *arrays], ["result", *(f"r{i}" for i in range(len(arrays)))])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import enum
 import functools
 import inspect
@@ -171,7 +170,9 @@ def server_url(value: Any, name: str) -> SecretUrl:
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """The message for an unknown name, with the nearest known one."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
+    from difflib import get_close_matches  # only a message needs it
+
+    near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
     return f"unknown {what} {name!r}; {hint}"
 

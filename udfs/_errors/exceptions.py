@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from asyncudf.queues._public import public
 
+
+@public("asyncudf")
 class AsyncUDFError(Exception):
     """The root of all errors of this library.
 
@@ -21,18 +24,22 @@ class AsyncUDFError(Exception):
     without_value: str | None = None
 
 
+@public("asyncudf")
 class OptionError(AsyncUDFError, ValueError):
     """An option has a value that cannot work; the message names the value and the fix."""
 
 
+@public("asyncudf")
 class FunctionError(AsyncUDFError, TypeError):
     """A function, a resource or a set of columns that do not fit together; raised before anything runs."""
 
 
+@public("asyncudf")
 class AsyncTimeoutError(AsyncUDFError, TimeoutError):
     """A call, or one attempt of it, was not done in time."""
 
 
+@public("asyncudf")
 class ResultError(AsyncUDFError):
     """A result that does not fit: of another type than declared, or not a list where a list is needed."""
 
@@ -41,6 +48,7 @@ class UnreadableError(AsyncUDFError):
     """An argument that has no Python form: its row has failed without a call, and the message says what to write."""
 
 
+@public("asyncudf")
 class FatalError(AsyncUDFError):
     """Fails the task under every `on_error` and is not retried: it is no row's fault, and others would fail as well.
 

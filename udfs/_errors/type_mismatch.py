@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 from collections.abc import Collection, Iterator, Sequence
@@ -119,9 +118,11 @@ def fields_mismatch(
 
 def _near(unknown: Sequence[Any], missing: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Each unknown name that is close to a missing one, with the missing one."""
+    from difflib import get_close_matches  # only a message needs it
+
     left = {name.lower(): name for name in missing}
     for name in unknown:
-        found = difflib.get_close_matches(name.lower(), left, n=1) if isinstance(name, str) else []
+        found = get_close_matches(name.lower(), left, n=1) if isinstance(name, str) else []
         if found:
             yield name, left.pop(found[0])
 

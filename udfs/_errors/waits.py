@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import math
 import numbers
 import re
@@ -76,7 +75,9 @@ def time_in(value: Any) -> float | None:
         text = value.strip()
         # Most dates of HTTP begin with a weekday.
         time = tried(lambda: datetime.fromisoformat(text)) if text[:1].isdigit() else None
-        time = time or tried(lambda: email.utils.parsedate_to_datetime(text))
+        from email.utils import parsedate_to_datetime  # few services send dates
+
+        time = time or tried(lambda: parsedate_to_datetime(text))
     found = None if time is None else tried(lambda: _utc(time).timestamp())
     return None if found is None or math.isnan(found) else found  # pandas has a time that is missing
 

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from asyncudf.queues import StreamRecord
+from asyncudf.queues._public import public
 
 from .._errors.checks import is_number
 from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
@@ -58,6 +59,7 @@ FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncud
 TELL_LIMITS: ContextVar[Callable[[Any, float], None] | None] = ContextVar("asyncudf_tell_limits")
 
 
+@public("asyncudf")
 class RuntimeContext:
     """The task that a function runs in, and the row that it is working on.
 
@@ -247,6 +249,7 @@ Results = Sequence[Any]
 Deliver = Callable[[Results | None, BaseException | None], None]
 
 
+@public("asyncudf")
 class ResultFuture:
     """The results of one row, completed once, from any thread.
 
@@ -317,6 +320,7 @@ class ResultFuture:
             self._waiter.set_result(None)
 
 
+@public("asyncudf")
 class AsyncFunction(ABC):
     """A function with a life cycle: one instance per task, opened and closed on the event loop of its calls.
 

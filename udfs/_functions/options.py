@@ -8,7 +8,9 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+
+from asyncudf.queues._public import public
 
 from .._errors.checks import (
     Seconds,
@@ -34,7 +36,10 @@ from .._limits.circuit_breaker import CircuitBreaker
 from .._limits.failures import ErrorBudget
 from .._limits.rate_limit import RateLimit, Scope, limit_label
 from .._stores.base import ResultStore, result_store, store_label
-from .retry import MAX_RETRY_AFTER, BaseRetrying, RetryStrategy
+from .attempts import MAX_RETRY_AFTER
+
+if TYPE_CHECKING:
+    from .retry import BaseRetrying, RetryStrategy
 
 # Seconds for which a service may refuse all calls: a quota is often one of a minute, however short a timeout is.
 SHORTEST_PATIENCE, LONGEST_PATIENCE = 120.0, 600.0
@@ -46,6 +51,7 @@ Resources = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@public("asyncudf")
 class OutputMode(enum.Enum):
     """In which order results leave.
 
@@ -177,6 +183,12 @@ def _by(check: Callable[[Any, str], Any], *, is_shown: bool = True) -> dict[str,
     return {"check": check, "is_shown": is_shown}
 
 
+def _retry(value: Any, name: str) -> RetryStrategy | None:
+    from .retry import RetryStrategy  # it imports tenacity
+
+    return RetryStrategy.of(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The checked options of one function."""
@@ -187,7 +199,7 @@ class Options:
     capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of))
     timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
     attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
-    retry: RetryStrategy | None = field(default=None, metadata=_by(lambda value, name: RetryStrategy.of(value)))
+    retry: RetryStrategy | None = field(default=None, metadata=_by(optional(_retry)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
     rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
     store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))

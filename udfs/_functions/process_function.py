@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asyncudf.queues import StreamRecord
+from asyncudf.queues._public import public
 
 from .._errors.checks import Seconds, optional, seconds
 from .._errors.exceptions import FunctionError
@@ -18,6 +19,7 @@ from .side_outputs import OutputTag, SideTypes, check_own_tag
 from .signature import called, is_coroutine_function
 
 
+@public("asyncudf")
 class Collector(ABC):
     """Takes the rows that a `ProcessFunction` makes; inside the library it takes records."""
 
@@ -45,6 +47,7 @@ class WatermarkGauge:
 NOT_AWAITABLE = frozenset((bool, dict, type(None)))  # the types that nearly every plain function returns
 
 
+@public("asyncudf")
 class ProcessContext:
     """What a `ProcessFunction` can ask about its task and the current row, and its way to side outputs."""
 
@@ -95,6 +98,7 @@ class ProcessContext:
         self._timestamp = record.timestamp
 
 
+@public("asyncudf")
 class ProcessFunction(ABC):
     """Makes 0..n rows of each row, and rows for side outputs, without waiting for anything.
 

@@ -1,43 +1,32 @@
-"""When to call again and after how long, in tenacity's vocabulary; and which errors are not worth another call."""
+"""When to call again and after how long, in tenacity's vocabulary. A worker without retries does not import it."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import tenacity
 from tenacity import BaseRetrying as BaseRetrying  # for others: tenacity is imported here alone
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from .._errors.answers import answer_of
-from .._errors.call_outcome import CallOutcome
-from .._errors.checks import flag, is_number, is_plain, span
-from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, OptionError, ResultError
-from .._errors.failure import Failure
-from .._errors.safe import safe_repr
-from .._errors.traces import leaves, matches
+from asyncudf.queues._public import public
 
-MAX_RETRY_AFTER = 300.0  # seconds; a server with a wrong clock must not stall a job
+from .._errors.answers import answer_of
+from .._errors.checks import flag, is_number, is_plain, span
+from .._errors.exceptions import OptionError
+from .._errors.safe import safe_repr
+from .._errors.traces import matches
+from .attempts import MAX_RETRY_AFTER, EndedAttempt
+
 _RETRYING = tenacity.Retrying()  # tenacity's call states need an owner
-# A result of the wrong type is the function's mistake, which may be mended while the store lives on.
-_PASSING = (AsyncTimeoutError, BudgetSpentError, ResultError, asyncio.CancelledError, MemoryError)
 ExceptionTypes = type[BaseException] | Collection[type[BaseException]]
 RetryOn = ExceptionTypes | Callable[[BaseException], bool] | tenacity.retry_base
 
 
-class EndedAttempt(NamedTuple):
-    number: int  # from 1
-    elapsed: float  # seconds since the first attempt began
-    waited: float  # of these, the seconds spent in back-off
-    error: BaseException | None
-    result: Any
-    asked: float | None = None  # seconds to wait, which the service has asked for in the error
-
-
+@public("asyncudf")
 class RetryStrategy:
     """Which outcomes are tried again, how often, and after how long.
 
@@ -202,25 +191,6 @@ class RetryStrategy:
             delay = float(self._wait(state)) * (0.5 + 0.5 * draw if self._jitter else 1.0)
         state.upcoming_sleep = delay
         return None if self._stop(state) else delay
-
-
-def is_lasting(failure: Failure, retry: RetryStrategy | None) -> bool:
-    """Whether the same arguments would fail again, as far as the error and the strategy show; if so, it may be stored.
-
-    A service that is down, or asks for fewer calls, says nothing about the row. An error that the strategy names as
-    worth another attempt is not lasting either; a strategy that retries every error names none.
-    """
-    error = failure.error
-    if failure.is_fatal or any(issubclass(type(one), _PASSING) for one in leaves(error)):
-        return False
-    if failure.outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN):
-        return False
-    if retry is None:
-        return True
-    try:
-        return not retry.singles_out(error)
-    except BaseException:  # a user's predicate may raise anything
-        return False
 
 
 class _AnyError(Exception):

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from asyncudf.queues._public import public
+
 from .._errors.exceptions import OptionError
 from .._errors.records import LETTER_FIELDS
 from .._errors.safe import safe_repr
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class OutputTag:
     """Names a side output and the schema of its rows. Tags of the same name mean the same output.

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from asyncudf.queues import StreamElement, StreamRecord, Watermark
+from asyncudf.queues._public import public
 
 from .._errors.checks import positive_int, seconds, span
 from .._errors.exceptions import OptionError
@@ -29,6 +30,7 @@ class WatermarkSource(enum.Enum):
     NOTHING = "nothing"
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class WatermarkStrategy:
     """Where watermarks stand among the rows: no row of an unordered operator passes one. Made by its class methods.

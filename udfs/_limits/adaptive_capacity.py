@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from asyncudf.queues._public import public
+
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import positive_int
 from .._errors.exceptions import OptionError
@@ -37,6 +39,7 @@ QUIET_AFTER_DOWN = 2.0  # times the best latency, after a step down, during whic
 SHORTEST_LATENCY = 1e-6  # seconds: there is no logarithm of 0
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class AdaptiveCapacity:
     """As many calls in flight as the service can use, between `minimum` and `maximum` in each task.

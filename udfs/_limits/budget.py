@@ -8,6 +8,8 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from asyncudf.queues._public import public
+
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import Seconds, amount, check_cost, check_settle, given_number, several, text, twice
 from .._errors.exceptions import AsyncUDFError, OptionError
@@ -28,6 +30,7 @@ CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """At most so much may be spent by all calls of a job.

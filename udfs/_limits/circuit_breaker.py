@@ -11,6 +11,8 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
+from asyncudf.queues._public import public
+
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import discard, is_plain, positive_int, seconds, share
 from .._errors.exceptions import OptionError
@@ -30,6 +32,7 @@ DOUBTED = 5  # windows of which each may show that more calls fail than chance e
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class CircuitBreaker:
     """After too many failures the rows wait and use up no attempt, while one call at a time probes the service.

@@ -10,6 +10,8 @@ from dataclasses import field
 from datetime import timedelta
 from typing import Any, Literal
 
+from asyncudf.queues._public import public
+
 from .._errors.checks import (
     amount,
     check_cost,
@@ -44,6 +46,7 @@ class Scope(enum.Enum):
     TASK = "task"
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class RateLimit:
     """At most `permits` in any second, minute or hour, and at most `burst` more that a quiet time has saved up.

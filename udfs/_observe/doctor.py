@@ -45,7 +45,7 @@ try:
             metadata.version(name)
         except metadata.PackageNotFoundError:
             found["lacks"].append(name)
-    import asyncudf, pyarrow, pandas
+    import asyncudf._spark.chain_task, asyncudf._spark.column, pandas
 except BaseException as error:
     found["problem"] = "cannot import asyncudf: %s: %s" % (type(error).__name__, error)
 print("\\n" + json.dumps(found))

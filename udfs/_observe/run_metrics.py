@@ -210,6 +210,11 @@ class RunMetrics:
                 self._unsure[number] = report.with_status("failed")
 
     @property
+    def ended(self) -> int:
+        """How many tasks have ended, as far as their messages say."""
+        return len(self._ended) + len(self._unsure)
+
+    @property
     def is_running(self) -> bool:
         """Whether tasks run, as far as their messages say."""
         return bool(self._running)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncudf.queues._public import public
+
 from .._errors.figures import amount_, count, seconds, share, things
 from .._errors.safe import one_line
 from .._functions.options import Options, OutputMode
@@ -30,6 +32,7 @@ MUCH = 0.1  # of the time
 FEW_DUPLICATES = 0.9  # distinct arguments of all: a store spares little then
 
 
+@public("asyncudf")
 class Estimate(NamedTuple):
     """A figure of the job: the likely value, and the interval in which 9 of 10 jobs end."""
 
@@ -43,6 +46,7 @@ class Estimate(NamedTuple):
         return likely if low == high else f"{likely} ({low} to {high})"
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class Forecast:
     """The whole job with some settings.
@@ -84,6 +88,7 @@ class Forecast:
         return ", ".join([self.seconds.shown(seconds), *self._others])
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class Rehearsal:
     """What a sample of real calls says of the whole job; `print` shows it as text, `report` writes it as a page.

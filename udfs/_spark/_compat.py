@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from .._errors.exceptions import AsyncUDFError, FunctionError
 from .._errors.safe import one_line
@@ -111,20 +111,49 @@ class Engine:
     keeps_sorts: bool  # rows come to an operator as a sort before it has put them
     analyzes_tables: bool  # it makes a table function with what its `analyze` has found
     streams_operators: bool  # mapInArrow takes a stream
+    keeps_frames: bool  # persist() keeps the rows of a DataFrame
+    tells_tasks: bool = True  # TaskContext says which query, partition and attempt a task is of
+    runs_functions_itself: bool = False  # in the server's process, or in others like it
+    logs_workers: bool = True  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
+    batches_streams: bool = True  # foreachBatch runs a function of ours
+    observes: bool = True  # it tells aggregates of the rows that a query has written
+    takes_modules: bool = True  # addArtifacts sends modules to where functions run
+    caches_tables: bool = True  # it remembers the files of a table, until it is told to look again
+    spreads_ranges: bool = True  # range() has as many partitions as tasks may run at once
+    misses_paths: bool = True  # to read a path where nothing is raises an error
 
 
-SPARK = Engine("Spark", True, True, True, True)
-SAIL = Engine("Sail", False, False, False, False)
+SPARK = Engine("Spark", True, True, True, True, True)
+SAIL = Engine(
+    "Sail",
+    calls_columns_once=False,
+    keeps_sorts=False,
+    analyzes_tables=False,
+    streams_operators=False,
+    keeps_frames=False,
+    tells_tasks=False,
+    runs_functions_itself=True,
+    logs_workers=False,
+    batches_streams=False,
+    observes=False,
+    takes_modules=False,
+    caches_tables=False,
+    spreads_ranges=False,
+    misses_paths=False,
+)
 _engines: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()  # by session
 
 
 def engine_of(session: Any) -> Engine:
     """The engine of a session. A session of Spark Connect is asked once; a classic one is Spark's."""
-    if hasattr(session, "_jsparkSession"):
-        return SPARK
     if session not in _engines:
-        _engines[session] = _asked(session)
+        _engines[session] = SPARK if hasattr(session, "_jsparkSession") else _asked(session)
     return _engines[session]
+
+
+def has_refused_to_keep(session: Any) -> None:
+    """Remember that `persist()` of this session raises, as on serverless compute."""
+    _engines[session] = dataclasses.replace(engine_of(session), keeps_frames=False)
 
 
 def _asked(session: Any) -> Engine:
@@ -170,9 +199,14 @@ def to_arrow(declared: spark.DataType) -> pa.DataType:
 
 def from_ddl(ddl: str) -> spark.DataType:
     """The type that a text declares, read by Spark; needs a session."""
+    if ddl.strip().lower() == "variant" and issubclass(VariantType, spark.DataType):
+        return VariantType()  # Sail takes it for a struct of its parts, but not inside another type
     if hasattr(spark.DataType, "fromDDL"):
         return spark.DataType.fromDDL(ddl)
-    return spark._parse_datatype_string(ddl)
+    session: Any = SparkSession.active()
+    if hasattr(session, "_jsparkSession"):
+        return spark._parse_datatype_string(ddl)
+    return session.client._analyze("ddl_parse", ddl_string=ddl).parsed  # type: ignore[no-any-return]
 
 
 def condition_of(error: PySparkException) -> str | None:
@@ -204,6 +238,16 @@ def check_data_sources() -> None:
         )
 
 
+def spark_schema(given: spark.StructType | pa.Schema) -> spark.StructType:
+    """The schema of what is written to a data source: Sail gives Arrow's. FunctionError for a type that Spark lacks."""
+    if not isinstance(given, pa.Schema):
+        return given
+    try:
+        return from_arrow_schema(given)
+    except PySparkException as error:
+        raise FunctionError(f"a column cannot be written: {error}; leave it out, or cast it to a string") from error
+
+
 def check_table_functions(function: str, session: Any) -> None:
     """Raises FunctionError where the schema of a table function cannot be derived from its table."""
     operator = "asyncudf.unordered_wait(df, function, 'column'), and createOrReplaceTempView of what it returns for SQL"
@@ -215,8 +259,23 @@ def check_table_functions(function: str, session: Any) -> None:
     if not (engine := engine_of(session)).analyzes_tables:
         raise FunctionError(
             f"{function} would be a table function, whose columns are those of its table and its results; "
-            f"{engine.name} makes none whose columns depend on a table. Use the operator: {operator}"
+            f"{engine.name} does not tell such a function the types of its table's columns, so that its results could "
+            f"not be exact. Use the operator: {operator}"
         )
+
+
+def check_columns(function: str, session: Any) -> None:
+    """Raises FunctionError where a column of the session would fail in its tasks: it could not be exact."""
+    if arrow_udf is None and session is not None and (engine := engine_of(session)).runs_functions_itself:
+        raise FunctionError(
+            f"{function} would be a column, which {engine.name} makes with a client of Spark 4.1 or newer, and this is "
+            f"{pyspark.__version__}. Use the operator: asyncudf.ordered_wait(df, {function}, 'column')"
+        )
+
+
+def is_column(value: Any) -> bool:
+    """Before Spark 4.0 those of Spark Connect have a class of their own."""
+    return isinstance(value, Column) or (type(value).__name__ == "Column" and hasattr(value, "_expr"))
 
 
 def column_function(function: Batches, data_type: spark.DataType) -> Callable[..., Any]:
@@ -286,6 +345,8 @@ class _PandasAdapter(Travelling):
     # _is_struct: Spark expects a DataFrame for a struct, otherwise a Series
 
     def __init__(self, function: Batches, is_struct: bool) -> None:
+        import pandas as pd
+
         self.__name__ = getattr(function, "__name__", "function")
         self.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
         self.function = function
@@ -344,7 +405,7 @@ def _serializer() -> Any:
 
 def _unpacked(batches: Iterator[Any]) -> Iterator[Any]:
     """The input as Arrow arrays; Spark passes the output of one such function to another directly."""
-    return (batch.attrs["arrow"] if isinstance(batch, (pd.Series, pd.DataFrame)) else batch for batch in batches)
+    return (batch.attrs["arrow"] if hasattr(batch, "attrs") else batch for batch in batches)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
@@ -352,6 +413,8 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _carrier(array: pa.Array, is_struct: bool) -> Any:
+    import pandas as pd
+
     rows = pd.RangeIndex(len(array))
     carrier: Any = pd.DataFrame(index=rows) if is_struct else pd.Series(_Carried.VALUE, index=rows, dtype="object")
     carrier.attrs["arrow"] = array

@@ -19,14 +19,16 @@ from .._engine.loop.bridge import Bridge, pipe
 from .._engine.operators.input import InputElement
 from .._engine.operators.memory import BatchToken, InputBatch
 from .._engine.stored.elements import with_unreadable
-from .._errors.exceptions import AsyncUDFError, FunctionError
+from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._functions.options import Options
-from ._compat import column_udf, engine_of
+from ._compat import check_columns, column_udf, engine_of, is_column
+from .marks import query_mark
 from .monitoring.task_report import TaskReportSpec, WaitingReport
 from .objects import of_batch, user_defined_parameters, user_defined_type
 from .pickling import Travelling
 from .planner import plan_function
+from .running_task import RunningTask
 from .second_evaluations import batch_of
 from .types import active_session
 from .worker import ErrorReporting, start_function
@@ -43,12 +45,15 @@ class ColumnTask(Travelling):
     # Spark matches results with input rows by their number alone: one result for each row, in the order of the rows,
     # but in batches of any size. So calls of one batch overlap with those of the next.
 
-    def __init__(self, function_plan: FunctionPlan) -> None:
+    # _is_marked: behind the arguments of the function is the mark of the query
+
+    def __init__(self, function_plan: FunctionPlan, *, is_marked: bool = False) -> None:
         # Spark reads from these type hints that this is an iterator UDF.
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = function_plan.spec.name
         self.function_plan = function_plan
         self._user_defined = user_defined_parameters(function_plan.spec)
+        self._is_marked = is_marked
         self._error_reporting = ErrorReporting()
         self._report_spec = TaskReportSpec("column")
 
@@ -59,7 +64,7 @@ class ColumnTask(Travelling):
             yield from pipe(filled, self._start, self._read, self.__name__, report)
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
-        columns, spec = _columns(first), self.function_plan.spec
+        columns, spec = self._arguments(first), self.function_plan.spec
         spec.check_column_count(len(columns))
         writer = ResultArrays(spec.name, self.function_plan.written)
         arrow_types = self._declared(columns)
@@ -68,15 +73,20 @@ class ColumnTask(Travelling):
         return start_function(
             self.function_plan, lambda values, _: writer.array(values), spec.parameters, arrow_types, rows,
             self._report_spec, waited, batch_of(columns) if columns else None,
+            RunningTask.of_column(_columns(first)[-1]) if self._is_marked else None,
         )  # fmt: skip
 
     def _read(self, batch: Any) -> InputBatch:
-        columns, token = _columns(batch), BatchToken()
+        columns, token = self._arguments(batch), BatchToken()
         rows, errors = rows_of(self.function_plan.spec.name, columns, None, self._declared(columns))
         elements = records_of(rows, repeat(token))
         if errors:
             elements = with_unreadable(elements, errors)
         return InputBatch(elements, token, sum(map(size_as_objects, columns)))
+
+    def _arguments(self, batch: Any) -> tuple[pa.Array, ...]:
+        columns = _columns(batch)
+        return columns[:-1] if self._is_marked else columns
 
     def _declared(self, columns: Sequence[pa.Array]) -> list[pa.DataType]:
         # Spark does not tell which columns are of user-defined types: the function's annotations do.
@@ -126,18 +136,21 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     spec = udf.spec
     function_plan, data_type = plan_function(spec, udf.options, udf.returns)
     for given in columns:
-        if not isinstance(given, (str, Column)):
+        if not isinstance(given, str) and not is_column(given):
             raise FunctionError(
                 f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
             )
-    native = column_udf(ColumnTask(function_plan), data_type)
+    session = active_session()
+    check_columns(spec.name, session)
+    marks = [query_mark()] if _needs_mark(function_plan, session) else []
+    native = column_udf(ColumnTask(function_plan, is_marked=bool(marks)), data_type)
     if not udf.options.deterministic:
         native = native.asNondeterministic()
-    warn_of_repeated_calls(spec.name, udf.options, active_session())
+    warn_of_repeated_calls(spec.name, udf.options, session)
     try:
-        result: Column = native(*columns)
+        result: Column = native(*columns, *marks)
     except RuntimeError as error:  # of PySpark's own class from Spark 4.0 on
-        if active_session() is not None:
+        if session is not None:
             raise
         raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]
@@ -145,15 +158,35 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     return result
 
 
+def _needs_mark(plan: FunctionPlan, session: Any) -> bool:
+    """Whether tasks of a column share limits of their query, and only the plan can say which one that is."""
+    return plan.coordinator is not None and session is not None and not engine_of(session).tells_tasks
+
+
+def check_limits_in_sql(name: str, options: Options, session: Any) -> None:
+    """Raises OptionError for a function of SQL whose tasks could not tell of which query they are, and must."""
+    unnamed = any(budget.name is None for budget in options.budgets)
+    if unnamed and session is not None and not (engine := engine_of(session)).tells_tasks:
+        what = "a budget without a name" if options.max_calls is None else "max_calls"
+        raise OptionError(
+            f"{name}: {what} is for one query, and {engine.name} does not tell a function of SQL in which query it is. "
+            f"Use the operator, asyncudf.ordered_wait(df, {name}, ...), or {name}(...) as a column; or give a budget "
+            f"for all queries, with a name: budget=Budget(..., name={name!r})"
+        )
+
+
 def warn_of_repeated_calls(name: str, options: Options, session: Any) -> None:
-    """Log for a use of a function as a column that costs more calls than rows on the engine of the session."""
+    """Log for a use of a function as a column that may cost more calls than rows on the engine of the session.
+
+    With a store a row is paid once; `deterministic=True` says that calls may be repeated.
+    """
     if session is None or options.store is not None or options.deterministic:
         return
     if not (engine := engine_of(session)).calls_columns_once:
         logger.warning(
             "%s: %s evaluates a column as often as its query mentions it or a field of it, and also for rows that a "
             "filter leaves out; each call is made and paid again, and the order of the rows may change. To call once a "
-            "row: asyncudf.ordered_wait(df, %s, ...), or store=ResultStore.executor() for the function",
+            "row: asyncudf.ordered_wait(df, %s, ...); with store=ResultStore.executor() no row is called twice",
             name, engine.name, name,
         )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import threading
 import time
@@ -31,13 +30,13 @@ from .._limits.shared_keys import open_keys
 from .._stores.base import need
 from .._stores.redis import checked_url
 from ._compat import active_context, setting
+from .loopback import LOCAL, is_of_one_host, runs_here
 
 if TYPE_CHECKING:  # a client of Spark Connect alone has none
     from pyspark import SparkContext
 
 PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner
 POLL_INTERVAL = 1.0  # seconds between two checks whether the application has ended
-LOCAL = "127.0.0.1"
 
 # The namespace tells the counts of this application from those of others on the same server; only named limits are
 # shared with them. An application is a driver's process, or a client's. A forked process is another one.
@@ -128,7 +127,8 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
     """The URL of the coordinator for the tasks of a session; it may contain the password.
 
     If none is given, the first call starts a server on the driver, one for the Spark application: on loopback in local
-    mode, else on `spark.driver.host`. It ends with the application. A server that is killed comes back at the same
+    mode, else on `spark.driver.host`. It ends with the application. For a Spark Connect server on this machine there is
+    one for this process, on loopback, which ends with the process. A server that is killed comes back at the same
     address, and running tasks go on. If it cannot come back they fail, and the next query gets another server. Raises
     OptionError, which names the ways out and no secret, if there is none that all tasks share.
     """
@@ -137,7 +137,7 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
     context = _context_of(session)
     if given is not None:
         return _given(given, context)
-    if context is None:
+    if context is None and not runs_here(session):
         raise OptionError(
             "the driver can start no coordinator for limits of the whole job: this Spark Connect session's workers are "
             f"not known to be on this machine; so {OTHER_WAYS}"
@@ -160,8 +160,8 @@ def _context_of(session: SparkSession) -> Any:
 
 def _given(given: str, context: Any) -> SecretUrl:
     url = checked_url(given, "coordinator")
-    is_alone = context is None or is_local(context) or _is_of_one_host(driver_host(context))
-    if not is_alone and _is_of_one_host(urlsplit(url).hostname):
+    is_alone = context is None or is_local(context) or is_of_one_host(driver_host(context))
+    if not is_alone and is_of_one_host(urlsplit(url).hostname):
         raise OptionError(
             f"coordinator={without_secrets(url)!r} leads each machine to a server of its own, which keeps no limit of "
             "the whole job; name a host that all executors reach"
@@ -169,25 +169,17 @@ def _given(given: str, context: Any) -> SecretUrl:
     return SecretUrl(url)
 
 
-def _is_of_one_host(host: str | None) -> bool:
-    """Whether each machine reaches itself at this address."""
-    if not host or host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
-
-
 def _server_of(context: Any) -> CoordinatorServer:
-    number = 0
+    """The server of an application; of this process, if there is no context."""
+    application, number = "" if context is None else context.applicationId, 0
     while True:
-        key = (os.getpid(), context.applicationId, number)
+        key = (os.getpid(), application, number)
         server = _servers.get(key)
         if server is None:
             started = _start(context)
             server = _servers.setdefault(key, started)
+            if server is started and context is None:
+                return server
             if server is started:
                 name = "asyncudf-coordinator"
                 threading.Thread(target=_end_with, args=(context, server), name=name, daemon=True).start()
@@ -201,11 +193,11 @@ def _server_of(context: Any) -> CoordinatorServer:
 
 
 def _start(context: Any) -> CoordinatorServer:
-    host = driver_host(context)
+    host = LOCAL if context is None else driver_host(context)
     try:
         return CoordinatorServer(host)
     except OSError as error:
-        what = "loopback" if is_local(context) else "spark.driver.host"
+        what = "loopback" if context is None or is_local(context) else "spark.driver.host"
         raise OptionError(
             f"the driver can start no coordinator for limits of the whole job: it cannot listen at {what}, {host} "
             f"({error.strerror or error}). Set spark.driver.host to an address of the driver's own machine; or "

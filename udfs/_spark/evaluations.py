@@ -1,92 +1,37 @@
 """Results of a stream as DataFrames: a chain is a `mapInArrow` stage, which is an evaluation of its results.
 
-Some results are evaluated together, and some evaluations are persisted.
+Some results are evaluated together, and some evaluations are kept.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
 from .._arrow.objects import stored_type
-from .._chain.chain import SourceReader
 from .._chain.plan import ChainPlan, StreamNode
-from .._chain.results import (
-    ArrowOutputs,
-    ResultPlan,
-    are_ambiguous,
-    side_output_validators,
-    without_rows,
-)
-from .._engine.loop.bridge import Bridge, pipe
+from .._chain.results import ResultPlan
 from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._compat import change_setting, engine_of, lost_sort
-from .monitoring.task_report import WORKER_LOGS, TaskReportSpec, WaitingReport
-from .pickling import Travelling
+from ._compat import engine_of, lost_sort
+from .chain_task import ChainTask
+from .keeping import Kept, keep
 from .planner import rows_node
-from .schemas import arrow_type_or_none, as_optional, rows_type
+from .schemas import arrow_type_or_none, mapped, numbered, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
-from .worker import ErrorReporting, start_bridge
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainTask(Travelling):
-    """The worker's side of a chain, for `mapInArrow`."""
-
-    plan: ChainPlan
-    results: tuple[ResultPlan, ...]
-    side_output_type: Callable[[OutputTag], Any]  # the Arrow type of one whose rows are not read yet
-    token: str  # differs for each evaluation: Spark would persist equal ones once, and serve both from it
-    error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
-    report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("operator"))
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.run(batches)
-
-    def run(self, batches: Iterable[pa.RecordBatch], **how: Any) -> Iterator[pa.RecordBatch]:
-        """Run the chain; `how` is for `start_bridge`."""
-        # Another chain sends empty batches as a sign of life. The first batch says how large batches are, so drop them.
-        filled = (batch for batch in batches if batch.num_rows)
-        functions = self.plan.functions
-        report = partial(WaitingReport, self.report_spec, functions[0]) if functions else None
-        with self.error_reporting:
-            yield from pipe(filled, partial(self._start, **how), SourceReader(self.plan), self.plan.name, report)
-
-    def _start(self, first: pa.RecordBatch, waited: float, **how: Any) -> Bridge[Any, pa.RecordBatch]:
-        def outputs_of(loop: asyncio.AbstractEventLoop, emit: Callable[[pa.RecordBatch], None]) -> ArrowOutputs:
-            return ArrowOutputs(self.results, emit, first.num_rows, loop, self.side_output_type)
-
-        nothing = partial(without_rows, self.results, first.schema)
-        side_types = side_output_validators(self.side_output_type, self.results)
-        return start_bridge(self.plan, outputs_of, nothing, self.report_spec, side_types, waited, first=first, **how)
-
-
-def findable(df: DataFrame) -> DataFrame:
-    """The DataFrame; with its columns named by position if PySpark would not find each by its name."""
-    return df.toDF(*map(str, range(len(df.columns)))) if are_ambiguous(df.columns) else df
-
-
-def findable_schema(schema: spark.StructType) -> spark.StructType:
-    return _numbered(schema) if are_ambiguous(schema.names) else schema
-
-
-def _numbered(schema: spark.StructType) -> spark.StructType:
-    """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
-    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
+from .worker import ErrorReporting
 
 
 def arrow_struct(schema: spark.StructType) -> pa.DataType:
@@ -104,53 +49,32 @@ STREAMING = (
 Evaluated = tuple[DataFrame, Sequence[ResultPlan]]
 
 
-class PersistedResults:
-    """The persisted evaluations of all streams that begin with the same rows, until `close`."""
+class KeptResults:
+    """The kept evaluations of all streams that begin with the same rows, until `close`."""
 
     # Side outputs come from the same calls as the stream. To read them later without calling again, the evaluation must
-    # be persisted when the stream is read.
+    # be kept when the stream is read.
     #
-    # _frames: all persisted DataFrames
+    # _kept: all kept evaluations
+    # lock: two threads that read a stream share an evaluation, which may be made while the first one reads
     # evaluated: the evaluation of a stream, by its source and its last node
     # behind: the source behind a side output; one object each, as `evaluated` compares by identity
 
     def __init__(self) -> None:
-        self._frames: list[DataFrame] = []
+        self._kept: list[Kept] = []
+        self.lock = threading.Lock()
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
-    def persist(self, frame: DataFrame) -> DataFrame:
-        self._frames.append(_persist(frame))
-        return frame
+    def keep(self, df: DataFrame, task: ChainTask, schema: spark.StructType) -> DataFrame:
+        self._kept.append(keep(df, task, schema))
+        return self._kept[-1].frame
 
     def close(self) -> None:
         self.evaluated.clear()
-        while self._frames:
-            self._frames.pop().unpersist()
-
-
-# What Spark turns off where it plans what it caches: in a clone of the session, unless all of it is off.
-OFF_IN_CACHED_PLANS = (
-    "spark.sql.sources.bucketing.autoBucketedScan.enabled",
-    "spark.sql.adaptive.applyFinalStageShuffleOptimizations",
-)
-
-
-def _persist(frame: DataFrame) -> DataFrame:
-    """`frame.persist()`, but so that a monitor over Spark Connect gets the figures of its tasks.
-
-    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
-    """
-    conf = frame.sparkSession.conf
-    with contextlib.ExitStack() as undo:
-        if not hasattr(frame.sparkSession, "_jsparkSession"):
-            with contextlib.suppress(PySparkException):  # a session that lets nobody read or set anything
-                if conf.get(WORKER_LOGS, None) == "true":
-                    for name in OFF_IN_CACHED_PLANS:
-                        before = conf.get(name, None)
-                        conf.set(name, "false")
-                        undo.callback(change_setting, frame.sparkSession, name, before)
-        return frame.persist()
+        with contextlib.ExitStack() as stack:
+            while self._kept:
+                stack.callback(self._kept.pop().close)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,7 +85,7 @@ class StreamSource:
     object_reuse: bool
     latency_interval: float | None
     redact: Redact | None  # for all operators that do not set it
-    persisted: PersistedResults
+    kept: KeptResults
 
     @classmethod
     def of(
@@ -170,7 +94,7 @@ class StreamSource:
         """The arguments of an `AsyncStream`; raises OptionError for a value that cannot work."""
         interval = None if latency_interval is None else seconds(latency_interval, "latency_interval")
         reuse = flag(object_reuse, "object_reuse")
-        return cls(df, reuse, interval, redaction(redact, "redact"), PersistedResults())
+        return cls(df, reuse, interval, redaction(redact, "redact"), KeptResults())
 
     @property
     def frame_type(self) -> type[DataFrame]:
@@ -191,21 +115,22 @@ class StreamSource:
     def after(self, result: ResultPlan) -> tuple[StreamSource, StreamNode]:
         """The source of a chain behind a side output; one object for each, so that it is evaluated once."""
         ref = ResultRef(self, result)
-        if ref not in self.persisted.behind:
-            self.persisted.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
-        return self.persisted.behind[ref]
+        if ref not in self.kept.behind:
+            self.kept.behind[ref] = dataclasses.replace(self, origin=ref), rows_node(result.schema)
+        return self.kept.behind[ref]
 
     def read(self, result: ResultPlan, *, alone: bool = False) -> DataFrame:
         """A result, evaluated with the side outputs that may be read later, unless `alone`; no stream has these."""
-        node, df = result.node, self._df()
+        node, df = result.node, self._df(alone=alone)
         if df.isStreaming and (result.tag is not None or self.may_write(node, DEAD_LETTERS)):
             raise FunctionError(STREAMING)
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.evaluate(df, [result])
-        if (self, node) not in self.persisted.evaluated:
-            self.persisted.evaluated[self, node] = self.persisted.persist(self.evaluate(df, results)), results
-        evaluated, known = self.persisted.evaluated[self, node]
+        with self.kept.lock:
+            if (self, node) not in self.kept.evaluated:
+                self.kept.evaluated[self, node] = self.kept.keep(df, *self.stage(df, results)), results
+            evaluated, known = self.kept.evaluated[self, node]
         if result in known:
             return result_frame(evaluated, known, result)
         assert result.tag is not None
@@ -219,24 +144,27 @@ class StreamSource:
         return ChainTask(plan, tuple(results), type_of, uuid.uuid4().hex)
 
     def evaluate(self, df: DataFrame, results: Sequence[ResultPlan]) -> DataFrame:
-        """One stage that gives these results; if there are several, Arrow has to know the types of all columns."""
-        task, df = self.task(results), findable(df)
+        return mapped(df, *self.stage(df, results))
+
+    def stage(self, df: DataFrame, results: Sequence[ResultPlan]) -> tuple[ChainTask, spark.StructType]:
+        """The task that gives these results; if there are several, Arrow has to know the types of all columns."""
+        task = self.task(results)
         check_rows(df, task.plan.name)
         if len(results) == 1:
-            schema = results[0].schema
-            frame = df.mapInArrow(task, findable_schema(schema))
-            return frame.toDF(*schema.names) if are_ambiguous(schema.names) else frame
+            return task, results[0].schema
         tagged_union = spark.StructType().add("result", "integer")
         for number, result in enumerate(results):
             for field in result.schema.fields:
                 arrow_type(field.dataType, f"column {field.name!r}")
-            tagged_union = tagged_union.add(f"r{number}", _numbered(result.schema))
-        return df.mapInArrow(task, tagged_union)
+            tagged_union = tagged_union.add(f"r{number}", numbered(result.schema))
+        return task, tagged_union
 
-    def _df(self) -> DataFrame:
+    def _df(self, *, alone: bool = False) -> DataFrame:
         if self.origin is None:
             raise OptionError("a stream of run_stream has no DataFrame: return the stream itself, and get its rows")
-        return self.origin.source.read(self.origin.result) if isinstance(self.origin, ResultRef) else self.origin
+        if isinstance(self.origin, ResultRef):
+            return self.origin.source.read(self.origin.result, alone=alone)
+        return self.origin
 
     def _side_results(self, node: StreamNode) -> Iterable[ResultPlan]:
         """All side outputs that operators of a stream may write; the user's own tags as one undeclared result."""
@@ -275,8 +203,8 @@ def read_together(refs: Mapping[str, ResultRef]) -> dict[str, DataFrame]:
             results = [*wanted[source]]
             if df.isStreaming and (len(refs) > 1 or results[0].tag is not None):
                 raise FunctionError(STREAMING)
-            evaluated = source.evaluate(df, results)
-            done[source] = source.persisted.persist(evaluated) if len(refs) > 1 else evaluated, results
+            stage = source.stage(df, results)
+            done[source] = (source.kept.keep if len(refs) > 1 else mapped)(df, *stage), results
         return result_frame(*done[source], ref.result)
 
     for ref in refs.values():

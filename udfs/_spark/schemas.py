@@ -12,6 +12,7 @@ from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
+from .._chain.results import are_ambiguous
 from .._errors.checks import twice, unknown_name
 from .._errors.exceptions import FunctionError
 from .._errors.safe import safe_repr
@@ -19,6 +20,7 @@ from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from ._compat import VariantType, inside
+from .marks import marked
 from .types import active_session, arrow_type, parsed
 
 # Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
@@ -120,6 +122,24 @@ def as_nullable(
 def as_optional(field: spark.StructField, name: str | None = None) -> spark.StructField:
     """The field with NULL allowed; its metadata has what Spark knows of it, such as its watermark or its comment."""
     return spark.StructField(name or field.name, field.dataType, True, field.metadata)
+
+
+def mapped(df: DataFrame, task: Any, schema: spark.StructType) -> DataFrame:
+    """`df.mapInArrow(task, schema)` for any names; columns that PySpark would not find by them are named by position.
+
+    So the batches that the task gets and makes have numbers for names then. Those that it gets may have marks at their
+    end, see `running_task`.
+    """
+    if are_ambiguous(df.columns):
+        df = df.toDF(*map(str, range(len(df.columns))))
+    if not are_ambiguous(schema.names):
+        return marked(df).mapInArrow(task, schema)
+    return marked(df).mapInArrow(task, numbered(schema)).toDF(*schema.names)
+
+
+def numbered(schema: spark.StructType) -> spark.StructType:
+    """The fields named by position: some names do not survive a struct, and equal names do not fit one DataFrame."""
+    return spark.StructType([as_optional(field, str(i)) for i, field in enumerate(schema.fields)])
 
 
 def is_comparable(data_type: spark.DataType) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from .._chain.plan import ChainPlan
 from .monitoring.task_report import TaskReportSpec
+from .running_task import RunningTask
 
 ONCE_A_ROW = ("operator", "column", "table function")  # sinks and handlers run where Spark writes
 ROWS, ROW_BYTES = 64, 1 << 20  # at most, at the begin and at the end of a batch: they tell it from others
@@ -57,19 +57,19 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, task: TaskContext | None, folder: str | None, spec: TaskReportSpec, plan: ChainPlan, first: pa.RecordBatch
+        cls, task: RunningTask, folder: str | None, spec: TaskReportSpec, plan: ChainPlan, first: pa.RecordBatch
     ) -> Evaluation | None:
         """None where nothing is paid, or where nobody can say."""
         paid = [one.spec.full_name for one in plan.functions if one.options.store is None]
-        if task is None or folder is None or spec.entry_point not in ONCE_A_ROW or not paid:
+        if task.stage is None or folder is None or spec.entry_point not in ONCE_A_ROW or not paid:
             return None
-        batch = task.getLocalProperty("streaming.sql.batchId")  # each batch of a stream has the same plan
-        run = "" if batch is None else f"{task.getLocalProperty('spark.jobGroup.id')} {batch}"
+        batch = task.property_of("streaming.sql.batchId")  # each batch of a stream has the same plan
+        run = "" if batch is None else f"{task.property_of('spark.jobGroup.id')} {batch}"
         return cls(
             Path(folder, "evaluations", f"{spec.place}{spec.mention}"),
             ", ".join(dict.fromkeys(paid)),
-            task.partitionId(),
-            task.stageId(),
+            task.partition,
+            task.stage,
             _digest(run.encode()),
             _digest(*_samples(first)),
             spec.entry_point == "operator" or bool(spec.mention),

@@ -17,21 +17,26 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from asyncudf.queues._public import public
+
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import safe_repr
 from .._observe.doctor import PACKAGE, fits, required
+from ._compat import engine_of
 
 OURS = (PACKAGE, f"{PACKAGE}.queues")  # an editable installation has them in two folders
 _ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#environment, or install it there"
 
 
+@public("asyncudf")
 def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
     """Send asyncudf, and modules of yours, to executors that do not have them installed; then check what they lack.
 
     The modules travel as one zip: with `addPyFile` in a classic session, with `addArtifacts` over Spark Connect. From
     then on the executors prefer them to what they have installed, for all queries of the session. A small job then
     checks which Python the executors run, and whether they have what asyncudf needs. Over Spark Connect Spark does not
-    give the modules to streaming queries: for those, install them on the server and the executors.
+    give the modules to streaming queries: for those, install them on the server and the executors. Sail takes no
+    modules, and runs functions in the Python of its server: there only the check is made, of the modules too.
 
     Args:
         modules: modules or packages, or their names, that can be imported here. Pure Python only: compiled parts fit
@@ -45,6 +50,10 @@ def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
         >>> asyncudf.ship(spark, "tenacity", "my_clients")  # doctest: +SKIP
     """
     names = [module.__name__ if isinstance(module, ModuleType) else module for module in modules]
+    if not (engine := engine_of(spark)).takes_modules:
+        way_out = f"{engine.name} takes no modules from a client: install them in the Python that runs its server"
+        _check_executors(spark, [], [PACKAGE, *names], way_out)
+        return
     content = _zipped([*OURS, *names])
     try:
         _add(spark, f"{PACKAGE}_{hashlib.sha256(content).hexdigest()[:16]}.zip", content)  # Spark takes a name once
@@ -52,7 +61,8 @@ def ship(spark: SparkSession, *modules: str | ModuleType) -> None:
         raise AsyncUDFError(
             f"this Spark session does not take modules ({type(error).__name__}: {error}); {_ENVIRONMENT}"
         ) from error
-    _check_executors(spark, names)
+    way_out = f"Modules of pure Python go with ship(spark, 'tenacity'); of others, {_ENVIRONMENT}"
+    _check_executors(spark, names, [PACKAGE], way_out)
 
 
 def _add(spark: SparkSession, name: str, content: bytes) -> None:
@@ -113,9 +123,10 @@ def _files_in(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from _files_in(path, above)
 
 
-def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
+def _check_executors(spark: SparkSession, shipped: Sequence[str], modules: Sequence[str], way_out: str) -> None:
+    """Raises AsyncUDFError if a worker lacks what asyncudf needs, or cannot import one of the modules."""
     needed = [one for one in required() if one.name not in shipped]
-    look = sf.udf(_probe([one.name for one in needed]), "string", useArrow=False)
+    look = sf.udf(_probe([one.name for one in needed], modules), "string", useArrow=False)
     tasks = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
     try:
         told = spark.range(0, tasks, 1, tasks).select(look("id").alias("seen")).distinct().collect()
@@ -128,16 +139,14 @@ def _check_executors(spark: SparkSession, shipped: Sequence[str]) -> None:
             for one in needed
             if not fits(has := seen["versions"][one.name], one)
         ]
-        if seen["error"]:
-            lacks.append(f"asyncudf cannot be imported: {seen['error']}")
+        lacks += [f"{module} cannot be imported: {error}" for module, error in seen["errors"].items()]
         if lacks:
             raise AsyncUDFError(
-                f"on {seen['host']} Spark's workers run {seen['python']}, which lacks {', '.join(lacks)}. Modules of "
-                f"pure Python go with ship(spark, 'tenacity'); of others, {_ENVIRONMENT}"
+                f"on {seen['host']} Spark's workers run {seen['python']}, which lacks {', '.join(lacks)}. {way_out}"
             )
 
 
-def _probe(packages: Sequence[str]) -> Any:
+def _probe(packages: Sequence[str], modules: Sequence[str]) -> Any:
     def look(number: int) -> str:
         import contextlib
         import importlib
@@ -150,13 +159,14 @@ def _probe(packages: Sequence[str]) -> Any:
         for package in packages:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[package] = importlib.metadata.version(package)
-        error = ""
-        try:
-            importlib.import_module("asyncudf")
-        except Exception as why:
-            error = f"{type(why).__name__}: {why}"
+        errors = {}
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except Exception as why:
+                errors[module] = f"{type(why).__name__}: {why}"
         host = socket.gethostname()
-        return json.dumps({"host": host, "python": sys.executable, "versions": versions, "error": error})
+        return json.dumps({"host": host, "python": sys.executable, "versions": versions, "errors": errors})
 
     look.__module__ = "__main__"  # so it travels by value: an executor may not have this module
     return look

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.fs as pfs
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
 
@@ -36,13 +35,17 @@ from ._compat import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
     check_data_sources,
+    engine_of,
+    spark_schema,
 )
+from .chain_task import ChainTask
 from .coordinators import coordinator_config
-from .evaluations import ChainTask, arrow_struct, check_rows, findable, findable_schema
+from .evaluations import arrow_struct, check_rows
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable
 from .planner import rows_node
-from .schemas import arguments, as_nullable, check_source, column_names, joined_schema
+from .running_task import RunningTask
+from .schemas import arguments, as_nullable, check_source, column_names, joined_schema, mapped
 from .types import parsed_offline, side_output_type
 
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
@@ -99,6 +102,25 @@ class SinkFigures:
             for reason, message in examples.items():
                 total._keep_example(reason, message)
         return total
+
+
+def warn_of_lost_sorts(name: str, session: Any) -> None:
+    """Log for a data source whose writes lose a sort on the engine of the session: only a write has a DataFrame."""
+    if session is not None and not (engine := engine_of(session)).keeps_sorts:
+        logger.warning(
+            "%s: %s takes a sort before a write out of the plan, and rows would be sent as they were before. Write "
+            "df.orderBy(...).offset(0), with offset directly after the sort: that keeps the order, in one partition",
+            name, engine.name,
+        )  # fmt: skip
+
+
+def check_micro_batches(name: str, session: Any) -> None:
+    """Raises FunctionError where the engine of the session has no foreachBatch."""
+    if session is not None and not (engine := engine_of(session)).batches_streams:
+        raise FunctionError(
+            f"stream_sink({name}, ...) is for foreachBatch, and {engine.name} has none, nor another way to give a "
+            f"stream to a function that writes: use async_sink(df, {name}, ...) for DataFrames that end"
+        )
 
 
 def summed(ends: Sequence[tuple[str | None, bytes | None]]) -> tuple[SinkFigures, list[bytes]]:
@@ -189,7 +211,7 @@ def run_sink(plan: SinkPlan, df: DataFrame, columns: Sequence[Any]) -> tuple[Sin
     df = without_old_errors(df)
     task = sink_task(plan, df.schema, columns, TaskReportSpec(ENTRY_POINT), df)
     check_rows(df, task.plan.name)
-    ends = findable(df).mapInArrow(task, STAGE).collect()
+    ends = mapped(df, task, STAGE).collect()
     figures, letters = summed(ends)
     return figures, letters_frame(df.sparkSession, letters, task.letters)
 
@@ -204,7 +226,7 @@ def without_old_errors(df: DataFrame) -> DataFrame:
 def letters_frame(session: SparkSession, letters: Sequence[bytes], schema: spark.StructType) -> DataFrame:
     """Dead letters as a DataFrame, which needs no executor that has them."""
     packed = session.createDataFrame([(one,) for one in letters], "letters binary")
-    return packed.mapInArrow(read_letters, findable_schema(schema)).toDF(*schema.names)
+    return mapped(packed, read_letters, schema)
 
 
 def stream_of(df: DataFrame) -> str | None:
@@ -271,7 +293,7 @@ class _SinkSource(DataSource):
             )
         folder = None if self.dead_letters is None else DeadLetterFolder.at(self.dead_letters)
         plan = dataclasses.replace(self.plan, micro_batch=micro_batch)
-        return sink_task(plan, schema, self.columns, self.report_spec), micro_batch, folder
+        return sink_task(plan, spark_schema(schema), self.columns, self.report_spec), micro_batch, folder
 
 
 @dataclasses.dataclass
@@ -337,9 +359,7 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    task = TaskContext.get()
-    names = ("sql.streaming.queryId", "streaming.sql.batchId")
-    query, batch = (None if task is None else task.getLocalProperty(name) for name in names)
+    query, batch = map(RunningTask.now().property_of, ("sql.streaming.queryId", "streaming.sql.batchId"))
     if query is None or batch is None:
         raise AsyncUDFError("Spark does not tell which micro-batch this is; use foreachBatch(stream_sink(...))")
     return micro_batch_named(query, int(batch))

@@ -28,6 +28,7 @@ from .._errors.safe import type_name
 from .._functions.options import Options
 from .._functions.signature import FunctionSpec, refuse_dead_letters
 from ._compat import SPATIAL, AnalyzeArgument, AnalyzeResult, VariantType, check_table_functions
+from .column import check_limits_in_sql
 from .monitoring.task_report import TaskReportSpec
 from .pickling import Travelling
 from .planner import plan_function
@@ -236,6 +237,7 @@ def register_table_function(
     refuse_dead_letters(name, options)
     function_plan, data_type = plan_function(spec, options, returns)
     check_table_functions(name, session)
+    check_limits_in_sql(spec.name, options, session)
     _check_python(session, name)
     added = tuple(result_fields(function_plan, data_type))
     task = TableTask(function_plan, added, isinstance(data_type, spark.StructType))

@@ -11,13 +11,13 @@ import random
 import select
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
+from .._arrow.objects import stored_type
 from .._arrow.rows import warm_up
 from .._arrow.sizes import estimated_size
 from .._chain.chain import Chain, ResultOutputs
@@ -34,6 +34,7 @@ from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
 from .._observe.time_account import SparkThread
 from .monitoring.task_report import TaskReport, TaskReportSpec
+from .running_task import RunningTask, is_for_want_of_a_context
 from .second_evaluations import Evaluation
 
 Emit = Callable[[Any], None]
@@ -50,42 +51,45 @@ def start_bridge(
     side_types: SideTypes = lambda tag: None,
     waited: float = 0.0,
     built: Callable[[Chain], None] = lambda chain: None,
-    query: str | None = None,
     first: pa.RecordBatch | None = None,
+    task: RunningTask | None = None,
 ) -> Bridge[Iterable[InputElement], Any]:
-    """Start a chain in the current Spark task, on a loop of its own, where `built` gets it.
+    """Start a chain in a task, that of this thread unless given, on a loop of its own, where `built` gets it.
 
     `outputs_of` makes the outputs of the results, which call `emit` with each batch for Spark; `nothing` a batch
     without rows. The task has `waited` so many seconds for its `first` rows, None where nothing says whether they come
-    a second time. `query` names what counts as one query, unless it is Spark's.
+    a second time.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
-    warm_up()
-    task = TaskContext.get()
-    partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
-
+    warm_up(
+        map(stored_type, plan.written),
+        takes_vectors=any(one.spec.vectorized for one in plan.functions),
+        moves_rows=plan.moves_rows,
+        is_worker=_frame_of_spark() is not None,
+    )
+    task = RunningTask.now() if task is None else task
     evaluation = None if first is None else Evaluation.of(task, _local_folder(), report_spec, plan, first)
     if evaluation is not None:
         evaluation.warn()
     own_loop = new_event_loop(plan.loop)
-    report, spark_thread = TaskReport(report_spec, plan, waited), SparkThread(time.monotonic)
+    report, spark_thread = TaskReport(report_spec, plan, task, waited), SparkThread(time.monotonic)
 
     def build(loop: asyncio.AbstractEventLoop, request_batch: Callable[[], None], emit: Emit) -> Chain:
         environment = TaskEnvironment(
             loop,
             random.Random(),
-            partition,
-            attempt,
+            task.partition,
+            task.attempt,
             side_types,
             request_batch,
             sampled=report.sampled,
             folder=_local_folder(),
             own_clock=time.monotonic,  # uvloop's own counts milliseconds
             shared_clock=time.time,
-            query=query or _query_of(task),
-            stage=0 if task is None else task.stageId(),
-            uses=_uses_of(task),
+            query=task.query or f"of {task.rows}",
+            rows=task.rows,
+            uses=task.uses(),
             spark_thread=spark_thread,
             waited=waited,
             processor=time.process_time,
@@ -109,26 +113,6 @@ def start_bridge(
     return Bridge(build, plan.threads, own_loop, spark)
 
 
-def _query_of(task: TaskContext | None) -> str:
-    """A name for the query of a task; without a query, for its stage."""
-    if task is None:
-        return "no task"
-    query = task.getLocalProperty("spark.sql.execution.id")
-    return f"query {query}" if query is not None else f"stage {task.stageId()}"
-
-
-# A worker may run several functions of one task side by side, each in a chain of its own.
-_uses: dict[int, Counter[str]] = {}
-
-
-def _uses_of(task: TaskContext | None) -> Counter[str]:
-    attempt = -1 if task is None else task.taskAttemptId()
-    if attempt not in _uses:
-        _uses.clear()
-        _uses[attempt] = Counter()
-    return _uses[attempt]
-
-
 def _local_folder() -> str | None:
     """A folder in Spark's temporary folder of this executor; None if Spark does not name one."""
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
@@ -144,6 +128,7 @@ def start_function(
     report_spec: TaskReportSpec,
     waited: float = 0.0,
     first: pa.RecordBatch | None = None,
+    task: RunningTask | None = None,
 ) -> Bridge[Iterable[InputElement], Any]:
     """Start the function of a column or a table function in the current Spark task.
 
@@ -162,7 +147,7 @@ def start_function(
         )
 
     chain = ChainPlan.of_function(plan, names, arrow_types)
-    return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited, first=first)
+    return start_bridge(chain, outputs_of, lambda: write([], []), report_spec, waited=waited, first=first, task=task)
 
 
 def flusher() -> Callable[[], None]:
@@ -200,14 +185,21 @@ def _discard(stream: io.BufferedIOBase) -> None:
 
 
 def _stream_to_spark() -> io.BufferedIOBase | None:
-    """The stream that PySpark's worker writes to, found in the frames of our callers; None if it is in none."""
+    """The stream that PySpark's worker writes to; None if there is none."""
+    frame = _frame_of_spark()
+    found = None if frame is None else frame.f_locals.get("outfile")
+    return found if isinstance(found, io.BufferedIOBase) else None
+
+
+def _frame_of_spark() -> FrameType | None:
+    """That of PySpark's worker among those of our callers; None where another engine runs the task, or nobody does."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        # pyspark.worker or pyspark.daemon, also where it runs as __main__
-        if frame.f_globals.get("__package__") == "pyspark" and "outfile" in frame.f_code.co_varnames:
-            found = frame.f_locals.get("outfile")
-            return found if isinstance(found, io.BufferedIOBase) else None
+        # pyspark.worker, pyspark.daemon or pyspark.sql.worker's, also where it runs as __main__
+        package = str(frame.f_globals.get("__package__")).partition(".")[0]
+        if package == "pyspark" and "outfile" in frame.f_code.co_varnames:
+            return frame
     return None
 
 
@@ -245,8 +237,17 @@ class ErrorReporting:
         cause = error.__cause__
         if cause is not None and (text := trace_of(cause, full=self.full, redacted=error.is_redacted)):
             error.add_note(f"\n{text.rstrip()}")
+        if is_for_want_of_a_context(cause):
+            error.add_note(
+                "\nThis engine runs functions without a TaskContext; a parameter `context: asyncudf.RuntimeContext` "
+                "has the partition and the attempt"
+            )
         error.__cause__ = None  # otherwise Spark may show it as well, with all frames
-        if not self.full:
+        if self.full:
+            return
+        if _frame_of_spark() is not None:
             # Spark's exception handler in the worker reads this switch. A worker ends after an error, so the switch has
             # no effect on other tasks.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        else:  # the process goes on, and may start a Spark itself: what it shows is the error's own traceback
+            error.__traceback__ = None

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, Self
 
+from asyncudf.queues._public import public
+
 from .._errors.checks import Seconds, optional, plain_function, seconds, text
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
@@ -23,6 +25,7 @@ from .redis import RedisResults, RedisServer, checked_url
 Key = Callable[..., Any]
 
 
+@public("asyncudf")
 class ResultStore:
     """Keeps the results of calls: equal arguments have equal results, until `ttl` is over.
 

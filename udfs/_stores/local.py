@@ -55,7 +55,8 @@ class LocalFolder:
 
     @property
     def _folder(self) -> str:
-        return own_folder() if self.path is None else self.path
+        # A folder for each size, as `in_folder` makes: the smaller store would delete files of the larger one.
+        return os.path.join(own_folder(), str(self.max_bytes)) if self.path is None else self.path
 
 
 def _mappable(max_bytes: int) -> int:

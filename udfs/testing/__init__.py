@@ -16,15 +16,31 @@ clock, as an event loop for tests of your own.
 [{'temp': 12.5}]
 """
 
-from asyncudf.queues._public import publish as _publish
+from typing import TYPE_CHECKING
 
-from .._engine.loop.virtual_clock import (
-    VirtualClockLoop as VirtualClockLoop,  # help() would list all that asyncio's loop has
-)
-from ._harness import ManualFunction, OperatorHarness
-from ._result_store import MemoryStore, check_result_store
-from ._runs import run_rows, run_stream
+from asyncudf.queues._public import on_use as _on_use
+
+from .._errors.missing import MISSING as _MISSING
+
+if TYPE_CHECKING:
+    from .._engine.loop.virtual_clock import (
+        VirtualClockLoop as VirtualClockLoop,  # help() would list all that asyncio's loop has
+    )
+    from ._harness import ManualFunction, OperatorHarness
+    from ._result_store import MemoryStore, check_result_store
+    from ._runs import run_rows, run_stream
 
 __all__ = ("ManualFunction", "MemoryStore", "OperatorHarness", "check_result_store", "run_rows", "run_stream")
 
-_publish(__name__, [globals()[name] for name in __all__])
+# Imported when they are used: what tests a store alone needs no Spark.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _on_use(
+        __name__,
+        {
+            ".._engine.loop.virtual_clock": ("VirtualClockLoop",),
+            "._harness": ("ManualFunction", "OperatorHarness"),
+            "._result_store": ("MemoryStore", "check_result_store"),
+            "._runs": ("run_rows", "run_stream"),
+        },
+        _MISSING,
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Self, Unpack
 
 from asyncudf.queues import StreamElement
+from asyncudf.queues._public import public
 
 from .._engine.loop.event_loops import run_to_end
 from .._engine.loop.virtual_clock import VirtualClockLoop
@@ -19,6 +20,7 @@ from ._loops import is_loop_running
 from ._runs import ListOutput, chain_of, elements_of
 
 
+@public("asyncudf.testing")
 class ManualFunction:
     """An async function whose calls wait until the test completes them.
 
@@ -59,6 +61,7 @@ class ManualFunction:
         raise AssertionError(f"no call with {value!r} is waiting; waiting are {self.running}")
 
 
+@public("asyncudf.testing")
 class OperatorHarness:
     """One operator on a virtual clock that stands still unless the test advances it.
 

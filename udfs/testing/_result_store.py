@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextvars import ContextVar
 from typing import Any
 
+from asyncudf.queues._public import public
+
 from .._errors.exceptions import OptionError
 from .._errors.records import error_text
 from .._stores.base import Key, ResultStore
@@ -34,6 +36,7 @@ def staying_here() -> Iterator[None]:
         _stays_here.reset(token)
 
 
+@public("asyncudf.testing")
 class MemoryStore(ResultStore):
     """A store for tests without Spark: its copies, one for each task, share what is in it.
 
@@ -109,6 +112,7 @@ Wait = Callable[[float], Awaitable[Any]]
 Promise = Callable[[ResultStore, Factory, Wait], Coroutine[Any, Any, None]]
 
 
+@public("asyncudf.testing")
 def check_result_store(factory: Factory, *, travels: bool = True, wait: Wait | None = None) -> None:
     """Check that a store keeps the promises of `ResultStore`; also in a notebook.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Unpack
 import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues._public import public
 
 from .._arrow.objects import has_objects, stored_type
 from .._arrow.rows import reader, values_of
@@ -30,8 +31,9 @@ from .._functions.options import CallOptions, OutputMode, shows_options
 from .._functions.side_outputs import DEAD_LETTERS, OutputTag
 from .._spark.api.decorator import AsyncUDF, udf_of
 from .._spark.api.stream import AsyncStream
+from .._spark.chain_task import ChainTask
 from .._spark.coordinators import without_coordinator
-from .._spark.evaluations import ChainTask, StreamSource
+from .._spark.evaluations import StreamSource
 from .._spark.planner import plan_function_offline, rows_node
 from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed, side_output_type
@@ -39,6 +41,7 @@ from ._loops import new_loop, run_apart
 from ._result_store import staying_here
 
 
+@public("asyncudf.testing")
 @shows_options(CallOptions)
 def run_rows(
     function: Any,
@@ -197,6 +200,7 @@ def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputE
         yield seen, timestamp, seen
 
 
+@public("asyncudf.testing")
 def run_stream(
     build: Callable[[AsyncStream], AsyncStream | Mapping[str, AsyncStream]],
     rows: Iterable[Mapping[str, Any]],

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._errors.answers import Refusal
 from ..._errors.exceptions import ResultError
 from ..._errors.failure import Failure
 from ..._errors.task_faults import LASTING
+from ..._functions.attempts import EndedAttempt
 from ..._functions.options import Options
-from ..._functions.retry import EndedAttempt, RetryStrategy
+
+if TYPE_CHECKING:
+    from ..._functions.retry import RetryStrategy
 
 MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadline
 

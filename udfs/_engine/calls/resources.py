@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import math
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -163,7 +162,9 @@ def _instead_of(manager: Any) -> str:
         forget(manager)
         return f"await it in {generator}, which yields what is to be used"
     for name in filter(lambda name: not name.startswith("_"), dir(manager)):
-        with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):  # a property of others
+        # A property of others, which may warn. To catch that would be for the whole process: two tasks that do it at
+        # once may leave it so.
+        with contextlib.suppress(Exception):
             part = getattr(manager, name)
             if hasattr(type(part), "__aenter__") and not type(part).__module__.startswith("asyncio."):  # no lock
                 return f"its .{name} is one: let the function return that"

@@ -18,8 +18,8 @@ from asyncudf.queues import StreamElementQueue
 
 from ..._errors.failure import Failure
 from ..._functions.async_function import Results
+from ..._functions.attempts import is_lasting
 from ..._functions.options import Options
-from ..._functions.retry import is_lasting
 from ..._observe.waits import Wait, Waiting
 from ..._stores.values import StoredFailure
 from ..calls.attempt import Attempt

@@ -7,6 +7,8 @@ import html
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from asyncudf.queues._public import public
+
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.figures import commonest, count, seconds, things
 from ..._errors.safe import one_line
@@ -17,6 +19,7 @@ EXAMPLES = 3  # messages of failed rows in a message
 MESSAGE = 200  # characters of each
 
 
+@public("asyncudf")
 class SinkError(AsyncUDFError):
     """Rows of a sink have failed, although the job itself ended well.
 
@@ -32,6 +35,7 @@ class SinkError(AsyncUDFError):
         return SinkError, (str(self),)  # a DataFrame stays where its session is
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True, repr=False)
 class SinkReport:
     """What `async_sink`, or one micro-batch of `stream_sink`, has done.

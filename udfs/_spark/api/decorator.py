@@ -7,14 +7,16 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from asyncudf.queues._public import public
+
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.annotations import UnknownTypeError, from_annotation, has_fields
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import FunctionOptions, Options, OutputMode, shows_options
 from ..._functions.signature import FunctionSpec, is_coroutine_function, read_function
-from .._compat import COLUMN_EVAL_TYPE, column_function, column_type
-from ..column import ColumnTask, column, warn_of_repeated_calls
+from .._compat import COLUMN_EVAL_TYPE, check_columns, column_function, column_type
+from ..column import ColumnTask, check_limits_in_sql, column, warn_of_repeated_calls
 from ..planner import check_declared, plan_function, result_keys, result_type
 from ..table_function import register_table_function
 from ..types import active_session
@@ -27,6 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@public("asyncudf")
 class AsyncUDF(Generic[P, R]):
     """An async function at Spark's entry points; made by `async_pandas_udf`.
 
@@ -117,7 +120,9 @@ class AsyncUDF(Generic[P, R]):
     @property
     def func(self) -> Callable[..., Any]:
         self.spec.check_column_function(self.options)
+        check_limits_in_sql(self.spec.name, self.options, active_session())
         function_plan, data_type = plan_function(self.spec, self.options, self.returns)
+        check_columns(self.spec.name, active_session())
         warn_of_repeated_calls(self.spec.name, self.options, active_session())
         return column_function(ColumnTask(function_plan), data_type)
 
@@ -169,6 +174,7 @@ def async_pandas_udf(
     returnType: str | DataType | type[Any] | None = None,
     **options: Unpack[FunctionOptions],
 ) -> _Decorator: ...
+@public("asyncudf")
 @shows_options(FunctionOptions)
 def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> Any:
     """Make an `async def` a Spark function that keeps many calls in flight, in the promised order.

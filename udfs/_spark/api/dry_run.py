@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, get_args
 
 from pyspark.sql import functions as sf
 
+from asyncudf.queues._public import public
+
 from ..._errors.checks import is_number, optional, seconds
 from ..._errors.exceptions import OptionError
 from ..._errors.figures import amount_, count, things
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 Counting = Literal["exact", "approximate"]
 
 
+@public("asyncudf")
 @dataclasses.dataclass(frozen=True)
 class DryRun:
     """The calls that a function would make; `print` shows them as text.
@@ -76,6 +79,7 @@ class DryRun:
         return "\n".join(lines)
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def dry_run(
     df: DataFrame,
@@ -180,6 +184,8 @@ def count_rows(df: DataFrame, positions: Sequence[int], *, skips_nulls: bool, ap
     if all(is_comparable(fields[position].dataType) for position in positions):
         distinct = (sf.approx_count_distinct if approximate else sf.count_distinct)("key")
     numbered = df.toDF(*map(str, range(len(fields))))  # equal names, and names with dots, are no matter then
+    # Sail makes all columns beside the number of a partition, those too that nobody reads.
+    numbered = numbered.select(*dict.fromkeys(map(str, positions)))
     keys = numbered.select(key.alias("key"), sf.spark_partition_id().alias("partition"))
     counts = keys.agg(sf.count(sf.lit(1)), sf.count("key"), distinct, sf.max("partition"))
     rows, called, known, last = counts.collect()[0]

@@ -11,6 +11,8 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
+from asyncudf.queues._public import public
+
 from ..._arrow.rows import ResultArrays, records_of
 from ..._arrow.series import as_pandas, bytes_of, is_batch, values_of_series
 from ..._chain.function_plan import FunctionPlan
@@ -35,6 +37,7 @@ from ..worker import ErrorReporting, start_function
 from .decorator import udf_of
 
 
+@public("asyncudf")
 @shows_options(FunctionOptions)
 def batch_handler(
     function: Any,

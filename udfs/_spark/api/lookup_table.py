@@ -32,14 +32,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from asyncudf.queues._public import public
+
 from ..._errors.checks import flag, optional, positive_int, seconds, text
 from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FunctionError, OptionError, ResultError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
+from ..._functions.attempts import EndedAttempt
 from ..._functions.key_names import key_name
 from ..._functions.options import CallOptions, OnNullInput, shows_options
-from ..._functions.retry import EndedAttempt, RetryStrategy
-from .._compat import condition_of, setting
+from ..._functions.retry import RetryStrategy
+from .._compat import condition_of, engine_of, setting
+from ..keeping import keep
 from ..planner import plan_function
 from ..schemas import as_nullable, check_source, column_position, is_comparable, joined_schema, result_fields
 from .decorator import AsyncUDF, udf_of
@@ -47,7 +51,7 @@ from .monitor import monitor
 from .stream import unordered_wait
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # The arguments are one struct: so their names do not clash with those of other columns, and NULL equals NULL in them.
 KEY, RESULT, ERROR, CALLED_AT = "arguments", "result", "error", "called_at"
@@ -89,6 +93,7 @@ class LookupUpdate:
     unpaid: int = 0
 
 
+@public("asyncudf")
 class LookupTable:
     """A Spark table of a function's results for all arguments that you have updated it with.
 
@@ -202,13 +207,12 @@ class LookupTable:
         flag(progress, "progress")
         with contextlib.ExitStack() as stack:
             # Both: Spark makes `found` anew whenever the table has changed, and `df` is read once.
-            keys = keys_of(df, self._columns, needs_all=self._udf.options.on_null_input is OnNullInput.NULL).persist()
-            stack.callback(keys.unpersist)
+            needs_all = self._udf.options.on_null_input is OnNullInput.NULL
+            keys = stack.enter_context(keep(keys_of(df, self._columns, needs_all=needs_all)))
             check_source(keys.select(f"{KEY}.*").schema, "the DataFrame")
             self._make(keys.schema[KEY].dataType)
             self._check_nulls(keys)
-            found = self._looked_up(keys, self._ttl, self._error_ttl).persist()
-            stack.callback(found.unpersist)
+            found = stack.enter_context(keep(self._looked_up(keys, self._ttl, self._error_ttl)))
             [reused, count] = found.agg(sf.count_if(IS_KNOWN), sf.count_if(~sf.col(IS_KNOWN))).collect()[0]
             missing, done = found.where(~sf.col(IS_KNOWN)), Counter[str]()
             if progress and count:
@@ -264,7 +268,8 @@ class LookupTable:
         try:
             catalog.createTable(self._where, source=self._format, schema=schema)
         except Exception as error:  # of Spark or of Java
-            if catalog.tableExists(self._where):  # another job was faster
+            if catalog.tableExists(self._where):  # another job was faster; or it is Sail's, which has made the table
+                self._newest(arguments)
                 return
             if isinstance(error, PySparkException) and condition_of(error):
                 raise  # one of Spark's own messages
@@ -300,14 +305,16 @@ class LookupTable:
         return StructType([StructField(name, as_nullable(types.get(name, StringType()))) for name in COLUMNS])
 
     def _read(self, arguments: DataType | None) -> DataFrame:
-        """All rows: none if nothing is at the path."""
+        """All rows: none if nothing is at the path, of which Spark raises an error, and Sail gives no columns."""
         if not self._is_path:
-            self._spark.catalog.refreshTable(self._where)  # another job may have added files
+            if engine_of(self._spark).caches_tables:
+                self._spark.catalog.refreshTable(self._where)  # another job may have added files
             return self._spark.read.table(self._where)
         options = LITERAL_PATH if self._is_files else {}
         try:
             rows = self._spark.read.format(self._format).options(**options).load(self._where)
-            rows.schema  # noqa: B018 - Spark Connect reads the schema only now
+            if rows.columns:  # Spark Connect reads the schema only now
+                return rows
         except PySparkException as error:
             if NO_TABLE in (condition_of(error) or str(error)):
                 raise OptionError(
@@ -317,10 +324,9 @@ class LookupTable:
                 ) from None
             if not is_missing(error):
                 raise
-            if arguments is None:
-                raise FunctionError(f"there is no table {self._where} yet; update(df) makes it") from None
-            return self._spark.createDataFrame([], self._schema(arguments))
-        return rows
+        if arguments is None:
+            raise FunctionError(f"there is no table {self._where} yet; update(df) makes it")
+        return self._spark.createDataFrame([], self._schema(arguments))
 
     def _newest(self, arguments: DataType | None = None) -> DataFrame:
         """A row for each key: the newest result, and the error of the last call if it failed.
@@ -385,17 +391,20 @@ class LookupTable:
         Returns how many were called, failed, or are unpaid: these are left out, or they would count as failed until
         their `error_ttl` is over.
         """
-        seen, wave = Observation(), wave_name()
+        wave = wave_name()
         value, error = (sf.col(OUTCOME).getField(name) for name in ("value", "error"))
         rows = df.select(key_of(self._columns), value.alias(RESULT), error.alias(ERROR))
         unpaid = sf.col(ERROR).getField("type").eqNullSafe(BudgetSpentError.__name__)
         counts = {"rows": sf.lit(1), "errors": sf.col(ERROR), "unpaid": sf.when(unpaid, 1)}
         texts = {FUNCTION: self._function, VERSION: self._version, WAVE: wave}
-        rows = (
-            rows.observe(seen, *(sf.count(column).alias(name) for name, column in counts.items()))
-            .where(~unpaid)
-            .select("*", sf.current_timestamp().alias(CALLED_AT), *(sf.lit(t).alias(n) for n, t in texts.items()))
-        )
+        with counted(rows, *(sf.count(column).alias(name) for name, column in counts.items())) as (rows, tell):
+            texts_of = (sf.lit(text).alias(name) for name, text in texts.items())
+            self._write(rows.where(~unpaid).select("*", sf.current_timestamp().alias(CALLED_AT), *texts_of), wave)
+            told = tell()
+        rest = told["unpaid"]
+        return {"called": told["rows"] - rest, "failed": told["errors"] - rest, "unpaid": rest}
+
+    def _write(self, rows: DataFrame, wave: str) -> None:
         if self._is_files:
             # Two jobs that write into one folder would delete each other's temporary files, so each batch has its own.
             # A job that was killed leaves whole files with whole rows, and a `_temporary` that nobody reads.
@@ -404,9 +413,6 @@ class LookupTable:
             rows.write.format(self._format).mode("append").save(self._where)
         else:
             self._insert(rows)
-        told = observed(seen)
-        rest = told["unpaid"]
-        return {"called": told["rows"] - rest, "failed": told["errors"] - rest, "unpaid": rest}
 
     def _insert(self, rows: DataFrame) -> None:
         """Add rows to the table of the catalog, which takes them by position."""
@@ -476,6 +482,17 @@ def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> 
     for number in range(batches):
         batch = keys if batches == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(batches)) == number)
         yield batch.repartition(max(cores, min(partitions, count // batches // ROWS_PER_TASK)))
+
+
+@contextlib.contextmanager
+def counted(rows: DataFrame, *figures: Column) -> Iterator[tuple[DataFrame, Callable[[], dict[str, Any]]]]:
+    """The rows, and what tells these aggregates of them once they are written. They are evaluated once."""
+    if engine_of(rows.sparkSession).observes:
+        seen = Observation()
+        yield rows.observe(seen, *figures), lambda: observed(seen)
+        return
+    with keep(rows) as kept:
+        yield kept, lambda: kept.agg(*figures).collect()[0].asDict()
 
 
 def observed(seen: Observation) -> dict[str, Any]:

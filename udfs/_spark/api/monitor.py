@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from asyncudf.queues._public import public
+
 from ..._errors.exceptions import AsyncUDFError, OptionError
 from ..._errors.safe import safe_repr
 from ..._observe.function_metrics import PEAKS, TOTALS, Figure, with_numbers
@@ -32,6 +34,7 @@ IDLE_FACTOR = 100  # the display waits at least so many times the processor time
 LAST_REPORTS_WITHIN = 1.0  # seconds for tasks to report how they were stopped
 
 
+@public("asyncudf")
 class Run:
     """What all async functions did whose jobs ran in a `with monitor(spark) as run:` block.
 
@@ -193,10 +196,10 @@ class Run:
 
         self._add_new()
         with self._lock:
-            functions = self._metrics.to_plain(with_tasks=False)
+            functions, ended = self._metrics.to_plain(with_tasks=False), self._metrics.ended
         tasks = {one["function"]: self._watch.task_count(one["stages"]) for one in functions}
         done, total = self._watch.task_count({stage for one in functions for stage in one["stages"]})
-        return Snapshot(functions, done, total, time.monotonic() - self._since, tasks)
+        return Snapshot(functions, ended if total is None else done, total, time.monotonic() - self._since, tasks)
 
     def _add_new(self, blocking: bool = True) -> None:
         if self._lock.acquire(blocking):
@@ -309,6 +312,7 @@ class _Progress(threading.Thread):
             self._display.close(self._run._snapshot())
 
 
+@public("asyncudf")
 def monitor(spark: SparkSession, progress: bool = False) -> Run:
     """Watch the async functions of the jobs that run in a block: live, and afterwards.
 
@@ -325,8 +329,9 @@ def monitor(spark: SparkSession, progress: bool = False) -> Run:
     often where more than 40 run, up to every 13 seconds. A task that cannot reach the driver sends its figures when it
     ends. So does a task beyond the first 500 that run at once; then the driver warns that live figures are those of a
     sample. With Spark Connect tasks send their figures when they end, through the logs of Python workers, which the
-    monitor turns on. Where it cannot, before Spark 4.1 or in a session that refuses the setting, a warning says so, and
-    there are no figures.
+    monitor turns on. On Sail, which has no such logs, tasks send live figures as in classic Spark, to a client on the
+    server's machine, and of all Sail sessions of this process. Where none of these works (Spark before 4.1, a session
+    that refuses the setting, Sail elsewhere) a warning says so at once, and there are no figures.
 
     Args:
         spark: the session.

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import operator
+import os
 import sys
 import time
 import uuid
@@ -16,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StructField, StructType
+
+from asyncudf.queues._public import public
 
 from ..._chain.chain import Chain, SourceReader
 from ..._chain.plan import WaitFactory
@@ -37,8 +39,12 @@ from ..._limits.failures import Failures
 from ..._limits.windows import Windows
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
+from .._compat import engine_of
+from ..chain_task import ChainTask
 from ..column import Called
-from ..evaluations import ChainTask, StreamSource, result_plan
+from ..evaluations import StreamSource, result_plan
+from ..keeping import keep
+from ..marks import marked
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
 from ..schemas import arguments, check_source, column_names
@@ -56,6 +62,7 @@ ROUNDS = 2  # of calls in flight, in a task of the sample
 SLACK = 1.5  # times as many calls in flight as the sample had are no matter
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def rehearse(
     df: DataFrame,
@@ -191,7 +198,8 @@ def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> 
     called = numbered.select(*[sf.col(str(place)).alias(str(number)) for number, place in enumerate(positions)])
     if skips_nulls:
         called = called.where(functools.reduce(operator.and_, (sf.col(one).isNotNull() for one in called.columns)))
-    by_partition = called.groupBy(sf.spark_partition_id().alias("p")).agg(sf.count(sf.lit(1))).collect()
+    # In two steps: Sail numbers partitions in a projection alone.
+    by_partition = called.select(sf.spark_partition_id().alias("p")).groupBy("p").agg(sf.count(sf.lit(1))).collect()
     partitions = [number for _, number in sorted(tuple(row) for row in by_partition)]
     if udf.spec.takes_mapping or udf.spec.vectors == (Vector.FRAME,):  # by their names
         called = called.toDF(*[fields[position].name for position in positions])
@@ -222,9 +230,16 @@ def _cores(df: DataFrame) -> int:
     """Tasks that run at a time; over Spark Connect, as many as the partitions of rows that are nowhere yet."""
     if hasattr(df, "_jdf"):
         return df.sparkSession.sparkContext.defaultParallelism
+    if not engine_of(df.sparkSession).spreads_ranges:  # it runs as many as its machine has cores
+        return int(df.sparkSession.range(0, 1, 1, 1).mapInArrow(cores_there, "cores int").collect()[0].cores)
     numbered = df.sparkSession.range(10_000).select(sf.spark_partition_id().alias("partition"))
     last: int = numbered.agg(sf.max("partition")).collect()[0][0]
     return last + 1
+
+
+def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"cores": pa.array([os.cpu_count() or 1], pa.int32())})
 
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
@@ -233,7 +248,7 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
         return []
     source = counted.unlike if options.store is not None else df
     number = _free_name("asyncudf_row_number", df.columns)
-    chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id()).persist()
+    chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id())
     calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
     tasks = max(1, min(counted.slots, calls // CALLS_OF_A_TASK))
     per_task = max(1, calls // tasks)
@@ -245,17 +260,15 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list
     if full > 1 and calls >= 2 * LIGHT:
         is_light, few = sf.col(number) % (LIGHT * batch) < batch, math.ceil(calls / LIGHT)
         stages = [(is_light, light, few), (~is_light, full, calls - few)]
-    try:
+    with keep(chosen) as kept:
         found, query = list[Part](), f"rehearsal {uuid.uuid4().hex}"
         for where, capacity, most in stages:
-            part = chosen.where(where).drop(number).repartition(tasks)
+            part = kept.where(where).drop(number).repartition(tasks)
             careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
             task = _task(part, udf, options.replace(careful))
             # One call may be of fewer rows than a batch has.
             found.append(_run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
         return found
-    finally:
-        chosen.unpersist()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,13 +298,10 @@ class RehearsalTask(Travelling):
     tasks: int
     query: str  # of both parts: a budget of one query is for both
 
-    @property
-    def most(self) -> int:
+    def most(self, partition: int) -> int:
         if self.calls is None:
             return sys.maxsize
-        context = TaskContext.get()
-        assert context is not None
-        return self.calls // self.tasks + (context.partitionId() < self.calls % self.tasks)
+        return self.calls // self.tasks + (partition < self.calls % self.tasks)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         recorders: list[Recorder] = []
@@ -299,7 +309,7 @@ class RehearsalTask(Travelling):
 
         def built(chain: Chain) -> None:
             for counted in chain.counted.values():
-                recorders.append(Recorder(counted.counters, self.most))
+                recorders.append(Recorder(counted.counters, self.most(chain.partition)))
                 totals.append(counted.counters.totals)
                 counted.observe(recorders[-1])
 
@@ -341,7 +351,7 @@ class Part(NamedTuple):
 def _run_part(df: DataFrame, task: RehearsalTask) -> Part:
     began = time.monotonic()
     numbered = df.toDF(*map(str, range(len(df.columns))))  # the task knows their names; Spark takes none with dots here
-    rows = numbered.mapInArrow(task, "record string").collect()
+    rows = marked(numbered).mapInArrow(task, "record string").collect()
     return Part([_sample(*json.loads(row[0])) for row in rows], time.monotonic() - began)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from asyncudf.queues._public import public
+
 from ..._chain.function_plan import no_micro_batch
 from ..._errors.checks import text
 from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
@@ -17,7 +19,16 @@ from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
 from ..._limits.failures import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
-from ..sinks import micro_batch_named, plan_sink, run_sink, sink_class, stream_of
+from ..sinks import (
+    check_micro_batches,
+    micro_batch_named,
+    plan_sink,
+    run_sink,
+    sink_class,
+    stream_of,
+    warn_of_lost_sorts,
+)
+from ..types import active_session
 from .decorator import AsyncUDF, udf_of
 
 if TYPE_CHECKING:
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_FAILURES = ErrorBudget(0.5)
 
 
+@public("asyncudf")
 @shows_options(CallOptions, on_error="dead_letter", max_failures=DEFAULT_MAX_FAILURES.most)
 def async_sink(
     df: DataFrame, function: Callable[..., Any] | AsyncFunction, *columns: str | Column, **options: Unpack[CallOptions]
@@ -64,6 +76,7 @@ def async_sink(
         raise OptionError(f"async_sink takes a DataFrame, not {safe_repr(df)}")
     udf = _sink_of(function, _with_policies(options), OnError.DEAD_LETTER)
     if df.isStreaming:
+        check_micro_batches(udf.__name__, df.sparkSession)
         raise FunctionError(
             "async_sink runs a job over a DataFrame, and this one is a stream: use "
             f"df.writeStream.foreachBatch(stream_sink({udf.__name__}, ...))"
@@ -75,6 +88,7 @@ def async_sink(
     return report
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def stream_sink(
     function: Callable[..., Any] | AsyncFunction,
@@ -100,7 +114,8 @@ def stream_sink(
 
     Raises:
         OptionError: an option that cannot work.
-        FunctionError: a function that cannot be run. Unknown columns are an error of the first micro-batch.
+        FunctionError: a function that cannot be run; the session's engine has no foreachBatch, as Sail. Unknown
+            columns are an error of the first micro-batch.
 
     >>> write = stream_sink(post, "id", "total", dead_letters="orders_not_posted")  # doctest: +SKIP
     >>> orders.writeStream.foreachBatch(write).option("checkpointLocation", path).start()  # doctest: +SKIP
@@ -111,9 +126,11 @@ def stream_sink(
         text(name, "name")
     given_options = _with_policies(options)
     udf = _sink_of(function, given_options, _policy(function, given_options, dead_letters, "stream_sink"))
+    check_micro_batches(udf.__name__, active_session())
     return _StreamSink(udf, columns, dead_letters, name)
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def sink_source(
     name: str,
@@ -153,6 +170,7 @@ def sink_source(
     given_options = _with_policies(options)
     udf = _sink_of(function, given_options, _policy(function, given_options, dead_letters, "sink_source"))
     udf.spec.check_takes_columns()
+    warn_of_lost_sorts(name, active_session())
     return sink_class(name, plan_sink(udf.spec, udf.options), given, dead_letters)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from asyncudf.queues._public import public
+
 from ..._chain.plan import StreamNode, WaitFactory
 from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import safe_repr
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Rows = Callable[[dict[str, Any]], Any]
+PLANNED = frozenset({"columns", "dtypes", "isStreaming", "printSchema", "schema", "sparkSession"})  # they read no row
 
 
+@public("asyncudf")
 class AsyncStream:
     """Async operators and plain functions chained over a DataFrame, all in one stage of one Python worker.
 
@@ -44,6 +48,11 @@ class AsyncStream:
     any, the evaluation is kept with Spark's `persist()` (memory, then disk, of the executors) from the first
     action on until `close()`, or the end of a `with` block. If an executor with kept blocks is lost, Spark computes
     these partitions again, and their calls are made again.
+
+    Where `persist()` keeps nothing (Sail) or is refused (serverless computes), `to_df()`, and so the first method that
+    reads rows, evaluates the whole stream at once and writes its rows to a temporary folder. It is removed by
+    `close()`, the end of the `with` block, or that of the program; the environment variable `ASYNCUDF_FOLDER` says
+    where the folder is made.
 
     Args:
         df: a batch or streaming DataFrame.
@@ -237,16 +246,18 @@ class AsyncStream:
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame.
 
-        Without side outputs each action evaluates anew, as with any DataFrame. With them the evaluation is persisted
-        and shared with `side_output`, until `close()`.
+        Without side outputs each action evaluates anew, as with any DataFrame. With them the evaluation is kept and
+        shared with `side_output`, until `close()`. Where the engine keeps nothing, all rows are evaluated here.
 
         Raises:
-            FunctionError: side outputs of a streaming DataFrame.
+            FunctionError: side outputs of a streaming DataFrame; functions do not reach the folder for kept rows.
+            OptionError: no folder can be made where `ASYNCUDF_FOLDER` says.
+            PySparkException: a row or the engine fails, where all rows are evaluated here.
         """
         return self._source.read(self._ref.result)
 
     def _alone(self) -> DataFrame:
-        """The rows without side outputs, which persists nothing. For a stream of one async operator."""
+        """The rows without side outputs, which keeps nothing. For a stream of one async operator."""
         for node in self._node.path():
             if isinstance(node.factory, WaitFactory):
                 refuse_dead_letters(node.factory.name, node.factory.function_plan.options)
@@ -255,14 +266,15 @@ class AsyncStream:
     def collect(self: AsyncStream | None = None, /, **streams: AsyncStream) -> Any:
         """`AsyncStream.collect(name=stream, ...)`: several streams and side outputs from one evaluation.
 
-        The evaluation is persisted until `close()` of any of the streams. Side outputs without a name here are dropped.
+        The evaluation is kept, as for side outputs, until `close()` of any of the streams; that of one name alone is
+        not. Side outputs without a name here are dropped.
 
         Returns:
             A DataFrame for each name. Called on a stream without names: its rows, as `DataFrame.collect()` does.
 
         Raises:
-            OptionError: something is not a stream.
-            FunctionError: several results of a streaming DataFrame.
+            OptionError: something is not a stream; else as `to_df()`.
+            FunctionError: several results of a streaming DataFrame; else as `to_df()`.
         """
         if isinstance(self, AsyncStream):
             if streams:
@@ -280,11 +292,12 @@ class AsyncStream:
         return read_together({name: stream._ref for name, stream in streams.items()})
 
     def close(self) -> None:
-        """Release the persisted evaluations of this stream and of all others that begin with the same DataFrame.
+        """Release the kept evaluations of this stream and of all others that begin with the same DataFrame.
 
-        DataFrames already given still work; their next action calls the service again.
+        DataFrames already given still work; their next action calls the service again. Those that read a temporary
+        folder raise a FunctionError then.
         """
-        self._source.persisted.close()
+        self._source.kept.close()
 
     def __enter__(self) -> Self:
         return self
@@ -299,12 +312,13 @@ class AsyncStream:
             if not name.startswith("_") and name in self._node.schema.names:
                 raise AttributeError(f"a column of an AsyncStream is no attribute of it; use sf.col({name!r})")
             raise AttributeError(f"neither an AsyncStream nor a DataFrame has {name!r}; to_df() gives the DataFrame")
+        alone = name in PLANNED  # to keep the rows may be to evaluate them
         if not callable(found):
-            return getattr(self.to_df(), name)  # a property, such as `write`
+            return getattr(self._source.read(self._ref.result, alone=alone), name)  # a property, such as `write`
 
         @functools.wraps(found)
         def method(stream: AsyncStream, /, *arguments: Any, **named: Any) -> Any:
-            return getattr(stream.to_df(), name)(*arguments, **named)
+            return getattr(stream._source.read(stream._ref.result, alone=alone), name)(*arguments, **named)
 
         return types.MethodType(method, self)
 
@@ -314,6 +328,7 @@ class AsyncStream:
         return f"<AsyncStream {' > '.join(['source', *names])}{side}>"
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def ordered_wait(
     df: DataFrame,
@@ -352,6 +367,7 @@ def ordered_wait(
     return AsyncStream(df)._wait(OutputMode.ORDERED, function, columns, returnType, options, places)._alone()
 
 
+@public("asyncudf")
 @shows_options(CallOptions)
 def unordered_wait(
     df: DataFrame,

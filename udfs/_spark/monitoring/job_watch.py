@@ -17,10 +17,11 @@ from pyspark.sql import functions as sf
 from ..._errors.exceptions import OptionError
 from ..._errors.records import error_text
 from ..._observe.run_metrics import TaskAttempt
-from .._compat import change_setting
+from .._compat import change_setting, engine_of
 from ..coordinators import driver_host
+from ..loopback import LOCAL
 from .live import Address, LiveServer
-from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest
+from .task_report import METRICS_LOGGER, REGISTRY, SESSION_CONF, THREAD_PROPERTY, WORKER_LOGS, MonitorRequest, Reach
 
 LISTENER_TIMEOUT = 1000  # milliseconds
 MAX_FAILED = 1000  # task attempts of a stage to ask for: a job ends long before
@@ -34,7 +35,8 @@ class JobWatch:
     """Collects the messages of the tasks of all jobs that begin while it is open.
 
     These are the jobs of the thread that opens it, and of threads of the same session that have no monitor of their
-    own. In classic Spark messages come while a task runs and when it ends, with Spark Connect when it ends.
+    own. In classic Spark messages come while a task runs and when it ends, with Spark Connect when it ends. An engine
+    that keeps no logs of its workers sends them as classic Spark does, from its tasks on this machine.
     """
 
     # A property of a job names its monitors. Properties of a thread hold for the jobs of that thread, the configuration
@@ -55,6 +57,7 @@ class JobWatch:
         self.run = uuid.uuid4().hex
         self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._is_classic = hasattr(spark, "_jsparkSession")
+        self._is_posted = False  # whether tasks find it in the file of the registry
         self._server: LiveServer | None = None
         self._address: Address | None = None
         self._ended_stages: dict[int, int] = {}  # by stage its tasks; a stream has a stage for each micro-batch
@@ -64,10 +67,20 @@ class JobWatch:
         self._open.append(self)
         REGISTRY.open(self.run, self.take)
         try:
+            engine = engine_of(self._spark)
             if self._is_classic:
-                self._listen()
+                self._listen(driver_host(self._spark.sparkContext))
                 self._set_thread_runs([*self._thread_runs(), self.run])
                 self._set_session_runs()
+            elif not engine.logs_workers:
+                if not self._take_reports():
+                    logger.warning(
+                        "asyncudf.monitor gets no figures from this session, and its jobs run without it: %s keeps no "
+                        "logs of its workers, and its tasks do not reach this process, as those of a server on this "
+                        "machine do that has asyncudf. Elsewhere, export the figures to OpenTelemetry, or read the "
+                        "line of each task in the server's log",
+                        engine.name,
+                    )
             elif not self._take_logs():
                 logger.warning(
                     "asyncudf.monitor gets no figures from this session, and its jobs run without it: over Spark "
@@ -91,11 +104,15 @@ class JobWatch:
         is_to_restore = self._spark in self._logs_before and not self._session_watches()
         logs_before = self._logs_before.pop(self._spark) if is_to_restore else None
         with contextlib.suppress(Exception):
-            if is_to_restore:
-                change_setting(self._spark, WORKER_LOGS, logs_before)
-            self._set_session_runs()
-            if self._is_classic:
-                self._set_thread_runs(self._thread_runs())
+            if self._is_posted:
+                self._is_posted = False
+                self._post()
+            else:
+                if is_to_restore:
+                    change_setting(self._spark, WORKER_LOGS, logs_before)
+                self._set_session_runs()
+                if self._is_classic:
+                    self._set_thread_runs(self._thread_runs())
         if self._server is not None:
             self._server.close()
 
@@ -103,8 +120,7 @@ class JobWatch:
         self._messages.put(message)
         self._arrived()
 
-    def _listen(self) -> None:
-        host = driver_host(self._spark.sparkContext)
+    def _listen(self, host: str) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # no port, or no thread: no figures of running tasks
             self._server = LiveServer(host, REGISTRY.secret, REGISTRY.deliver, REGISTRY.lose)
             self._address = (host, self._server.port)
@@ -120,6 +136,27 @@ class JobWatch:
                 self._set_session_runs()
                 return True
         return False
+
+    def _take_reports(self) -> bool:
+        """Have the tasks of an engine without TaskContext report to this process; False if they do not reach it."""
+        self._listen(LOCAL)
+        self._is_posted = True
+        self._post()
+        try:
+            (row,) = self._spark.range(1).mapInArrow(Reach(REGISTRY.channels()), "reached boolean").collect()
+            self._is_posted = bool(row.reached)
+        except Exception:
+            self._is_posted = False
+            self._spark.sql("SELECT 1").collect()  # raises if the session has ended: then nobody is to be told of ways
+        finally:
+            self._post()
+        return self._is_posted
+
+    def _post(self) -> None:
+        # The first one is open for longest if they are nested, and takes the messages for all.
+        watches = [watch for watch in self._open if watch._is_posted]
+        runs = [watch.run for watch in watches]
+        REGISTRY.post(MonitorRequest(runs, watches[0]._address) if watches else None)
 
     def _thread_runs(self) -> list[str]:
         """The monitors that this thread's jobs report to, without closed ones, which another thread may have closed."""

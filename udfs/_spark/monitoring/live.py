@@ -71,6 +71,10 @@ class LiveReporter:
             else:  # the driver has enough connections
                 self.drop()
 
+    @property
+    def is_connected(self) -> bool:
+        return self._socket is not None
+
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, unless a part of the last one is not sent yet."""
         self._push()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
+import os
 import secrets
 import socket
+import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext, cloudpickle
+import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
 from ..._chain.chain import Chain
@@ -25,13 +30,15 @@ from ..._observe.export import Exporter, task_line
 from ..._observe.function_metrics import FunctionMetrics
 from .._compat import active_context
 from ..pickling import dumps
+from ..running_task import RunningTask
 from .live import Address, LiveReporter
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-# The `MonitorRequest` of a job: a property of the thread that runs it, else of its session.
+# The `MonitorRequest` of a job: a property of the thread that runs it, else of its session. An engine without
+# TaskContext has no properties: there it is in a file, which the plan names.
 THREAD_PROPERTY = "asyncudf.monitor"
 SESSION_CONF = "spark.asyncudf.monitor"  # Spark passes properties with this prefix to its tasks
 METRICS_LOGGER = "asyncudf.metrics"  # tasks of Spark Connect log their last message to it
@@ -72,12 +79,32 @@ class MonitorRegistry:
         self._monitors: dict[str, Callable[[Mapping[str, Any]], None]] = {}
         self._accumulators: weakref.WeakKeyDictionary[SparkContext, bytes] = weakref.WeakKeyDictionary()
 
+    @functools.cached_property
+    def notice(self) -> str | None:
+        """The file for `post`; None if this machine has no temporary folder."""
+        with contextlib.suppress(OSError):
+            return os.path.join(tempfile.gettempdir(), f"asyncudf-monitors-{uuid.uuid4().hex}.json")
+        return None
+
     def open(self, run: str, take: Callable[[Mapping[str, Any]], None]) -> None:
         """Call `take` with each message for this monitor from now on, in any thread."""
         self._monitors[run] = take
 
     def close(self, run: str) -> None:
         self._monitors.pop(run, None)
+
+    def post(self, request: MonitorRequest | None) -> None:
+        """Have tasks that start on this machine from now on find this request, if they have no TaskContext."""
+        if self.notice is None:
+            return
+        if request is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.notice)
+            return
+        new = f"{self.notice}.{uuid.uuid4().hex}"
+        with open(new, "x", encoding="utf-8") as file:
+            file.write(request.to_property())
+        os.replace(new, self.notice)  # no task reads half of it
 
     def deliver(self, message: Mapping[str, Any]) -> None:
         """Pass a message to its monitors; those that are closed get none."""
@@ -90,7 +117,14 @@ class MonitorRegistry:
         """Say that the connection ended after this message."""
         self.deliver({**message, "is_lost": True})
 
-    def accumulator(self, context: SparkContext) -> bytes:
+    def channels(self) -> Channels:
+        """What a function takes along to a task."""
+        accumulator, context = None, active_context()
+        with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
+            accumulator = None if context is None else self._accumulator(context)
+        return Channels(accumulator, self.secret, self.notice)
+
+    def _accumulator(self, context: SparkContext) -> bytes:
         """The pickled accumulator through which ended tasks send their last message."""
         if context not in self._accumulators:
             accumulator = context.accumulator([], _Messages(self.deliver))
@@ -105,8 +139,9 @@ REGISTRY = MonitorRegistry()
 class Channels:
     """How a task reaches the driver. It travels with the function, and is in no text that Spark shows."""
 
-    accumulator: bytes
+    accumulator: bytes | None  # None where the driver has no SparkContext
     secret: bytes
+    notice: str | None  # a file on the driver's machine with what its monitors ask of tasks without a TaskContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +165,7 @@ class TaskReportSpec:
         return ":".join(map(str, order)), about
 
     def __reduce__(self) -> Any:
-        channels, context = self.channels, active_context()
-        if channels is None and context is not None:
-            with contextlib.suppress(Exception):  # a context that is being stopped: no job fails for it
-                channels = Channels(REGISTRY.accumulator(context), REGISTRY.secret)
+        channels = self.channels or REGISTRY.channels()
         return TaskReportSpec, (self.entry_point, self.use, self.mention, self.place, channels)
 
 
@@ -143,11 +175,11 @@ class WaitingReport:
     # A message of its own: the task's report begins with its first rows. Made in a thread that watches Spark's.
 
     def __init__(self, report_spec: TaskReportSpec, plan: FunctionPlan) -> None:
-        self._id, self._task, self._request = uuid.uuid4().hex, {**_task(0.0), "status": "waiting"}, _request()
+        now = RunningTask.now()
+        self._id, self._task = uuid.uuid4().hex, {**_told(now, 0.0), "status": "waiting"}
+        self._request = _request(now, report_spec.channels)
         self._use, self._about = report_spec.about(plan, plan.spec.name, 0)
-        self._reporter: LiveReporter | None = None
-        if self._request.address is not None and report_spec.channels is not None:
-            self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
+        self._reporter = _reporter(self._request, report_spec.channels)
 
     def send(self, wait: Mapping[str, Any]) -> None:
         if self._reporter is not None:
@@ -165,14 +197,15 @@ class TaskReport:
     """Reports what the functions of a task do, at intervals and at the end, to the monitors of its job.
 
     Messages of a running task go straight to the driver. The last one also goes through a Spark accumulator, or with
-    Spark Connect as a record of Python's logging. Without a monitor the task writes one line to the logger `asyncudf`.
+    Spark Connect as a record of Python's logging; where a task has no TaskContext there is no other way. Without
+    a monitor the task writes one line to the logger `asyncudf`.
     """
 
     # A report never fails or delays a task: what cannot be sent is left out.
     #
     # Spark's thread makes, begins and ends it; between `watch` and `end` the loop's thread calls `sampled`.
 
-    def __init__(self, report_spec: TaskReportSpec, plan: ChainPlan, waited: float) -> None:
+    def __init__(self, report_spec: TaskReportSpec, plan: ChainPlan, task: RunningTask, waited: float) -> None:
         self._report_spec = report_spec
         self._plan = plan
         self._chain: Chain | None = None
@@ -182,11 +215,12 @@ class TaskReport:
         self._task: dict[str, Any] = {}
         self._request = MonitorRequest()
         self._reporter: LiveReporter | None = None
+        self._is_live_alone = False  # there is no accumulator, and no log that can be read
         with contextlib.suppress(Exception):
             self._exporters = [Exporter(one.spec.full_name, report_spec.entry_point) for one in plan.functions]
-            self._task, self._request = _task(waited), _request()
-            if self._request.address is not None and report_spec.channels is not None:
-                self._reporter = LiveReporter(self._request.address, report_spec.channels.secret)
+            self._is_live_alone = task.stage is None
+            self._task, self._request = _told(task, waited), _request(task, report_spec.channels)
+            self._reporter = _reporter(self._request, report_spec.channels)
 
     def watch(self, chain: Chain) -> None:
         self._chain = chain
@@ -225,14 +259,15 @@ class TaskReport:
         message = self._message(chain, status)
         # Spark drops the accumulator of a task that fails after this. So a message that comes through it is a proof.
         channels = self._report_spec.channels if status == "succeeded" and not self._request.is_logged else None
+        accumulator = None if channels is None or self._is_live_alone else channels.accumulator
         if self._reporter is not None:
-            self._reporter.close({**message, "awaits_proof": channels is not None})
+            self._reporter.close({**message, "awaits_proof": accumulator is not None})
         if self._request.is_logged:
             log = logging.getLogger(METRICS_LOGGER)
             log.setLevel(logging.INFO)
             log.info("%s", json.dumps(message))
-        elif channels is not None:
-            cloudpickle.loads(channels.accumulator).add([message])
+        elif accumulator is not None:
+            cloudpickle.loads(accumulator).add([message])
 
     def _message(self, chain: Chain, status: str) -> dict[str, Any]:
         functions = {}
@@ -253,13 +288,14 @@ class TaskReport:
         return {"id": self._id, "runs": self._request.runs, "task": task, "functions": functions}
 
 
-def _task(waited: float) -> dict[str, Any]:
-    """Where this task runs, and when it began: it has waited for its first rows for so many seconds."""
-    context = TaskContext.get()
-    where: tuple[Any, ...] = (0, 0, 0, None)
-    if context is not None:
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        where = context.stageId(), context.partitionId(), context.attemptNumber(), int(batch) if batch else None
+_unnumbered = itertools.count()  # tasks without a stage: each is a partition of its own, also of two queries
+
+
+def _told(task: RunningTask, waited: float) -> dict[str, Any]:
+    """Where a task runs, and when it began: it has waited for its first rows for so many seconds."""
+    batch = task.property_of("streaming.sql.batchId")
+    stage, partition = (0, next(_unnumbered)) if task.stage is None else (task.stage, task.partition)
+    where = stage, partition, task.attempt, int(batch) if batch else None
     named = dict(zip(("stage", "partition", "attempt", "batch"), where, strict=True))
     return {**named, "host": socket.gethostname(), "began": time.time() - waited}
 
@@ -286,9 +322,29 @@ class MonitorRequest:
         return cls()
 
 
-def _request() -> MonitorRequest:
-    context = TaskContext.get()
-    if context is None:
-        return MonitorRequest()
-    own = MonitorRequest.from_property(context.getLocalProperty(THREAD_PROPERTY))
-    return own if own.runs else MonitorRequest.from_property(context.getLocalProperty(SESSION_CONF))
+def _request(task: RunningTask, channels: Channels | None) -> MonitorRequest:
+    if task.stage is not None:
+        own = MonitorRequest.from_property(task.property_of(THREAD_PROPERTY))
+        return own if own.runs else MonitorRequest.from_property(task.property_of(SESSION_CONF))
+    with contextlib.suppress(OSError):
+        if channels is not None and channels.notice is not None:
+            return MonitorRequest.from_property(Path(channels.notice).read_text("utf-8"))
+    return MonitorRequest()
+
+
+def _reporter(request: MonitorRequest, channels: Channels | None) -> LiveReporter | None:
+    return None if request.address is None or channels is None else LiveReporter(request.address, channels.secret)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """Asks from a task, in `mapInArrow`, whether it reaches the driver's monitors."""
+
+    channels: Channels
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            reporter = _reporter(_request(RunningTask.now(), self.channels), self.channels)
+            yield pa.record_batch({"reached": [reporter is not None and reporter.is_connected]})
+            if reporter is not None:
+                reporter.drop()
