@@ -75,8 +75,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
-    # slot takes one when its call can begin. Elements leave the input in `_take`, and in `_call_rows` where a row is
-    # called as soon as it has its place.
+    # slot takes one when its call can begin. Elements leave the input in `_take`, in `_call_rows` where a row is called
+    # as soon as it has its place, and in a `Run`, where a row that needs none is called without one.
     #
     # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
