@@ -123,6 +123,9 @@ class ListOutput(Output):
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value if self.read is None else self.read(record.value))
 
+    def collect_result(self, record: Any, result: Any) -> None:
+        self.everything.append(result if self.read is None else self.read(result))
+
     def collect_tagged(self, tag: OutputTag, record: StreamRecord) -> None:
         row = {"input": record.origin, **record.value} if tag == DEAD_LETTERS else record.value
         self._sides.setdefault(tag, []).append(row)

@@ -12,7 +12,7 @@ import decimal
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..._errors.exceptions import FatalError
 from ..._functions.async_function import CURRENT_CALL, CallState
@@ -22,18 +22,20 @@ from ..loop import event_loops
 from ..loop.event_loops import MOST_HUNG, driving, end_tasks
 from .attempt import Attempt
 
+Ended = TypeVar("Ended")
+
 
 def notify_on_suspend(
-    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[CallSlot], None]
-) -> Awaitable[bool]:
+    running: Coroutine[Any, Any, Ended], slot: CallSlot, suspended: Callable[[CallSlot], None]
+) -> Awaitable[Ended]:
     """Run a loop of calls; `suspended` is called with the slot when a call suspends for the first time."""
     return driving(_notify_on_suspend(running, slot, suspended), running)
 
 
 @coroutine
 def _notify_on_suspend(
-    running: Coroutine[Any, Any, bool], slot: CallSlot, suspended: Callable[[CallSlot], None]
-) -> Generator[Any, Any, bool]:
+    running: Coroutine[Any, Any, Ended], slot: CallSlot, suspended: Callable[[CallSlot], None]
+) -> Generator[Any, Any, Ended]:
     # Only from outside can be seen whether an `await` suspends. So the loop of calls is driven here, between itself
     # and its task: a call that returns at once costs no future, no callback and no turn of the event loop.
     send = running.send

@@ -39,13 +39,12 @@ from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
+from .run import BURST, Run, RunEnd
 
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
 LEAVE_AT_ONCE = 10_000
 ANSWERED_TOGETHER = 200  # rows that need no call and are emitted together
-BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
-
 
 QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
     OutputMode.ORDERED: OrderedStreamElementQueue,
@@ -76,8 +75,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
-    # slot takes one when its call can begin. Elements leave the input in `_take`, and in `_call_rows` where a row is
-    # called as soon as it has its place.
+    # slot takes one when its call can begin. Elements leave the input in `_take`, in `_call_rows` where a row is called
+    # as soon as it has its place, and in a `Run`, where a row that needs none is called without one.
     #
     # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
@@ -88,7 +87,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
-    # _is_taking: an element is on its way from the input to its place, and none may pass it
+    # is_taking: an element is on its way from the input to its place, and none may pass it
     # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
     # _may_leave: how many elements may leave before that turn; _leaving_context: without the variables of any call
     # _is_plain: rows are called as soon as they have their places, if no limit has to be asked
@@ -154,9 +153,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if bounds.size > 1:
             self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
         self._wanted_rows = max(options.slots, bounds.size)
-        self._is_taking = self._is_pumping = self._will_pump = False
+        self.is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = LEAVE_AT_ONCE
         self._is_plain = False
+        self._run: Run | None = None
 
     def observe(self, observer: Gate) -> None:
         """Ask this gate before each attempt; before `running`."""
@@ -202,6 +202,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             complete = self._queue.completing(self._output, self.pump)
         self._starts, self._returned = starting(self._calls), returning(self._calls, complete)
         self._is_plain = self._calls.function is not None and self._sharing is None
+        if self._is_plain and Run.suits(self._calls, self._output):
+            self._run = Run(
+                self, self._calls, self._buffer, self._queue, self._output, self._starts, self._returned,
+                self._finished.done,
+            )  # fmt: skip
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
         self._request_batch()
@@ -268,7 +273,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _emit_and_take(self) -> None:
         while True:
-            if not self._is_taking and self._must_take_without_slot():
+            if not self.is_taking and self._must_take_without_slot():
                 row = self._take(may_call=False)
                 if row is not None:  # the result that had landed for it has just ended
                     self._calls.backlog.put(Attempt((row,)))
@@ -315,7 +320,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """
         queue, source, sharing, entries = self._queue, self._buffer, self._sharing, self._queue.entries
         has_others = False
-        self._is_taking = True
+        self.is_taking = True
         try:
             while len(entries) < queue.most:
                 element: Any = source.take() if may_call else source.take_unless(self._has_to_call)
@@ -331,7 +336,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 has_others = True
             return None
         finally:
-            self._is_taking = False
+            self.is_taking = False
             if has_others:
                 self.pump()
 
@@ -387,7 +392,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _next_row(self) -> Row | None:
         """The next row to call; all elements before it have their places."""
-        while not self._is_taking and (self._sharing is None or self._sharing.claims.takes_more):
+        while not self.is_taking and (self._sharing is None or self._sharing.claims.takes_more):
             row = self._take(may_call=True)
             if row is not None or not self._buffer.may_have_more or not self._queue.places:
                 return row
@@ -452,7 +457,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        return plain([*self._queue.values(), *self._inlet.values()])
+        called = () if self._run is None else self._run.values()
+        return plain([*self._queue.values(), *called, *self._inlet.values()])
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
         """Replay a snapshot before any new input; it may hold more elements than the queue."""
@@ -471,7 +477,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                         break
                     await self._service.reopened()
                     continue
-                calls = self._call_rows if self._may_call_rows() else self._call_each
+                calls = self._call_rows if self.may_call_rows() else self._call_each
                 if await notify_on_suspend(calls(slot), slot, self._pool.release):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
@@ -487,15 +493,20 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._calls.evaluate_held()
             self._finish_if_drained()
 
-    def _may_call_rows(self) -> bool:
+    def may_call_rows(self) -> bool:
         is_free = self._is_plain and self._service.asks_nothing
-        return is_free and not (self._calls.backlog.ready or self._is_taking)
+        return is_free and not (self._calls.backlog.ready or self.is_taking)
 
     async def _call_rows(self, slot: CallSlot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
 
         Returns whether there may be more rows, after a pause; else there is none now, or no place.
         """
+        if self._run is not None and self._run.may_begin():
+            if (run_end := await self._run.of(slot)) is not RunEnd.QUEUE:
+                return run_end is RunEnd.TURN
+            if not self.may_call_rows() or slot.is_dirty() or self._finished.done():
+                return True
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
         calls, service, source, queue = self._calls, self._service, self._buffer, self._queue
@@ -509,7 +520,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             element, rows, has_waited = None, source.current, False
             for element in islice(rows, BURST):
                 if type(element) not in rows_have:
-                    self._take_in(element)
+                    self.take_in(element)
                     break
                 result = None  # or the last one would live on through this call
                 row = put_record(element)  # type: ignore[arg-type]
@@ -542,16 +553,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 elif not source.refill():
                     self._finish_if_drained()
                     return False
-            if not self._may_call_rows() or slot.is_dirty() or is_over():
+            if not self.may_call_rows() or slot.is_dirty() or is_over():
                 return True
         return False
 
-    def _take_in(self, element: Any) -> None:
-        self._is_taking = True
+    def take_in(self, element: Any) -> None:
+        self.is_taking = True
         try:
             self._place(element)
         finally:
-            self._is_taking = False
+            self.is_taking = False
         self.pump()
 
     async def _call_each(self, slot: CallSlot) -> bool:
@@ -582,7 +593,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 end = calls.clock() + calls.longest_turn
             elif calls.clock() > end:
                 return True
-            if slot.is_dirty() or self._finished.done() or (self._is_plain and self._may_call_rows()):
+            if slot.is_dirty() or self._finished.done() or (self._is_plain and self.may_call_rows()):
                 return True
         return False
 

@@ -7,7 +7,7 @@ import copy
 import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from .operator import ChainedOperator
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
+
+
+class OpenBatch(NamedTuple):
+    """The results that an output gathers. Others may be added directly, as long as it is not empty.
+
+    With so many `rows` it is full, and has to be flushed at once.
+    """
+
+    values: list[Any]
+    origins: list[Any]  # of the values, one each
+    rows: int
+    flush: Callable[[], None]
 
 
 class Output(Collector):
@@ -35,6 +47,7 @@ class Output(Collector):
         self.tag = tag
         self._gauge = WatermarkGauge()
         self.leaves_chain = True  # whether no code of the user's runs further down
+        self.open_batch: OpenBatch | None = None  # if nothing else is done for a result
 
     @property
     def available(self) -> int:
@@ -87,6 +100,7 @@ class OperatorOutput(Output):
         if not splits:  # records pass here without a step of their own
             self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
             self.collect_results = output.collect_results  # type: ignore[method-assign]
+            self.open_batch = output.open_batch
 
     @property
     def available(self) -> int:
@@ -267,7 +281,8 @@ class RecordWriterOutput(Output):
     # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many
     # rows would not fit into memory, nor into one Arrow array; `linger`, as a slow service fills no batch for minutes.
     #
-    # len(_values) == len(_origins) < rows between two calls; _weight: what they weigh, if they are weighed
+    # len(_values) == len(_origins) < rows between two calls; both lists are the same ones as long as the output lives
+    # _weight: what they weigh, if they are weighed
     # _timer: set while there are rows; _failure: its error, for the next caller
 
     def __init__(
@@ -292,6 +307,8 @@ class RecordWriterOutput(Output):
         self._failure: Exception | None = None
         self._values: list[Any] = []
         self._origins: list[Any] = []
+        if weigh is None:
+            self.open_batch = OpenBatch(self._values, self._origins, rows, self.flush)
 
     def collect(self, record: StreamRecord) -> None:
         self.collect_result(record, record.value)
@@ -327,9 +344,9 @@ class RecordWriterOutput(Output):
 
     def _write_full_batches(self) -> None:
         # The rest is kept before anything is written: whatever `write` raises, no row is written twice.
-        rows, values, origins = self._rows, self._values, self._origins
+        rows, values, origins = self._rows, [*self._values], [*self._origins]
         full = len(values) - len(values) % rows
-        self._values, self._origins = values[full:], origins[full:]
+        del self._values[:full], self._origins[:full]
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
         if self._weigh is not None:
@@ -355,8 +372,10 @@ class RecordWriterOutput(Output):
             self._timer.cancel()
             self._timer = None
         if self._values:
-            held = self._values, self._origins
-            self._values, self._origins, self._weight = [], [], 0
+            held = [*self._values], [*self._origins]
+            self._values.clear()
+            self._origins.clear()
+            self._weight = 0
             self._write(*held)
 
     def close(self) -> None:

@@ -1,0 +1,112 @@
+"""Runs of calls that return at once: how they end, and how their results reach the output's batches."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf._engine.calls.slots import CallSlot
+from asyncudf._engine.operators import async_wait
+from asyncudf._engine.operators.async_wait import AsyncWaitOperator
+from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
+from asyncudf._engine.operators.run import BURST, Run, RunEnd
+from asyncudf.testing import VirtualClockLoop
+
+Written = list[tuple[float, list[Any]]]
+
+
+def written(function: Callable[..., Any], rows: int, **options: Any) -> Written:
+    """The batches of 4 results that an operator writes, each with its time."""
+    loop, found = VirtualClockLoop(), Written()
+    output = RecordWriterOutput(lambda values, _: found.append((loop.time(), [*values])), 4, 0.05, loop)
+
+    async def main() -> None:
+        udf = async_pandas_udf(function, **options)
+        operator = AsyncWaitOperator(
+            udf.spec, udf.options, OperatorOutput(output), RuntimeContext("call", loop.time), loop=loop,
+            rng=random.Random(0),
+        )  # fmt: skip
+        async with operator.running():
+            operator.feed([((x,), None, None) for x in range(rows)])
+            operator.end_of_input()
+
+    loop.run_until_complete(main())
+    loop.close()
+    return found
+
+
+def test_a_batch_leaves_with_the_result_that_fills_it() -> None:
+    """Also where a later call of the same run keeps the loop busy: the results before it are with Spark by then."""
+
+    async def call(x: int) -> int:
+        if x == 5:
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualClockLoop)
+            loop.block(3.0)
+        return x
+
+    assert written(call, 10) == [(0.0, [0, 1, 2, 3]), (3.0, [4, 5, 6, 7]), (3.0, [8, 9])]
+
+
+def test_results_that_fill_no_batch_leave_after_their_time() -> None:
+    async def call(x: int) -> int:
+        if x == 6:
+            await asyncio.sleep(1)
+        return x
+
+    assert written(call, 7) == [(0.0, [0, 1, 2, 3]), (0.05, [4, 5]), (1.0, [6])]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        (0, [RunEnd.NOTHING]),
+        (7, [RunEnd.TURN, RunEnd.NOTHING]),
+        (BURST, [RunEnd.TURN, RunEnd.NOTHING]),
+        (BURST + 1, [RunEnd.TURN, RunEnd.TURN, RunEnd.NOTHING]),
+    ],
+)
+def test_a_run_gives_the_loop_its_turn_and_ends_without_rows(
+    rows: int, ends: list[RunEnd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(x: int) -> int:
+        return x
+
+    assert ends_of(monkeypatch, call, rows) == ends
+
+
+def test_a_call_that_waits_ends_the_run_with_the_queue_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+
+    async def call(x: int) -> int:
+        called.append(x)
+        await asyncio.sleep(x == 1)
+        return x
+
+    ends = ends_of(monkeypatch, call, 3, capacity=1)
+    assert (called, ends[0]) == ([0, 1, 2], RunEnd.QUEUE)
+
+
+def test_functions_whose_calls_ask_for_more_have_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call(x: int, context: RuntimeContext) -> int:
+        return context.attempt_number
+
+    assert ends_of(monkeypatch, call, 3) == []
+
+
+def ends_of(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], rows: int, **options: Any) -> list[RunEnd]:
+    ends: list[RunEnd] = []
+
+    class Noted(Run):
+        async def of(self, slot: CallSlot) -> RunEnd:
+            ends.append(await super().of(slot))
+            return ends[-1]
+
+    monkeypatch.setattr(async_wait, "Run", Noted)
+    written(function, rows, **options)
+    return ends
