@@ -34,7 +34,7 @@ def array(values: Sequence[Any], arrow_type: pa.DataType) -> Any:
     if (build := builder(arrow_type)) is not None:
         try:
             made = build(values)
-            # Types whose fields differ in metadata alone are equal, and have one builder: that of Spark's variant has some.
+            # Types whose fields differ in metadata alone, such as Spark's variant, are equal, and have one builder.
             return made if made.type.equals(arrow_type, check_metadata=True) else made.view(arrow_type)
         except (TypeError, AttributeError, KeyError, ValueError, OverflowError):
             pass  # pyarrow says what is wrong
