@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._arrow.rows import records_of
+from asyncudf._arrow.rows import ResultArrays, records_of, rows_of
+from asyncudf._arrow.sizes import size_as_objects
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
+from asyncudf._engine.operators.memory import BatchToken, InputBatch
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
 from asyncudf._observe.counters import TaskCounters
 
 from ._work import BATCH, batches
 
-__all__ = ("engine",)
+__all__ = ("column", "engine")
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
@@ -32,9 +34,12 @@ def engine(
     rows: range,
     mode: str,
     counters: TaskCounters | None = None,
+    read: Callable[[Sequence[int]], Iterable[Any]] = lambda batch: records_of(zip(batch), repeat(None)),
+    are_plain: bool = False,
+    write: Callable[[Sequence[int]], object] = lambda results: None,
     **options: Any,
 ) -> AsyncWaitOperator:
-    """The operator with its input, to be run on the loop that runs. Its writer throws the batches away."""
+    """The operator with its input, to be run on the loop that runs; what is written is thrown away."""
     loop = asyncio.get_running_loop()
     source = batches(rows)
 
@@ -43,13 +48,14 @@ def engine(
         if batch is None:
             loop.call_soon(operator.end_of_input)
         else:
-            loop.call_soon(operator.feed, records_of(zip(batch), repeat(None)))
+            loop.call_soon(operator.feed, read(batch))
 
     udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT, **options)  # type: ignore[call-overload]
     stored = None
     if udf.options.store is not None:
-        stored = TaskEnvironment(loop, random.Random(0)).stored(FunctionPlan(udf.spec, udf.options, pa.int64()))
-    writer = RecordWriterOutput(lambda results, *_: None, BATCH, LINGER, loop)
+        plan = FunctionPlan(udf.spec, udf.options, pa.int64())
+        stored = TaskEnvironment(loop, random.Random(0)).stored(plan, are_plain=are_plain)
+    writer = RecordWriterOutput(lambda results, _: write(results), BATCH, LINGER, loop)
     operator = AsyncWaitOperator(
         udf.spec,
         udf.options,
@@ -63,3 +69,16 @@ def engine(
         request_batch=request_batch,
     )
     return operator
+
+
+def column(function: Callable[[int], Awaitable[Any]], rows: range, **options: Any) -> AsyncWaitOperator:
+    """The same from Arrow arrays to Arrow arrays, as a column's worker has them from Spark and gives them back."""
+
+    def read(batch: Sequence[int]) -> InputBatch:
+        given, token = pa.array(batch, pa.int64()), BatchToken()
+        values, _ = rows_of("f", [given], None)
+        return InputBatch(records_of(values, repeat(token)), token, size_as_objects(given))
+
+    return engine(
+        function, rows, "ordered", read=read, are_plain=True, write=ResultArrays("f", pa.int64()).array, **options
+    )

@@ -18,19 +18,25 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from ._engine import engine
-from ._work import CAPACITY, instant, pulled, run, suspends_once
+import pyarrow as pa
+
+from asyncudf import ResultStore
+
+from ._engine import column, engine
+from ._work import CAPACITY, batches, instant, pulled, run, suspends_once
 
 __all__ = ("PERF", "PROGRAMS", "Account", "counter", "instructions", "taken", "through_engine")
 
 ROWS = 2_000
 SHOWN = 0.05  # calls of a function for each row
 FEW, MORE = 2_000, 12_000  # rows, of which the difference counts
+STORED = MORE  # results that are in the store before a program runs
 Program = Callable[[int], Awaitable[Any]]  # of the number of rows
 
 
@@ -45,12 +51,40 @@ async def loop(rows: int) -> None:
         results.append(await instant(x))  # noqa: PERF401 - a plain program need not be clever
 
 
+async def arrow_udf(rows: int) -> None:
+    """What Spark's own worker does for a row of an Arrow UDF."""
+    for batch in batches(range(rows)):
+        pa.array([plain(x) for x in pa.array(batch, pa.int64()).to_pylist()], pa.int64())
+
+
+def plain(x: int) -> int:
+    return x
+
+
+_store: list[tempfile.TemporaryDirectory[str]] = []  # once it is filled
+
+
+async def hits(rows: int) -> None:
+    """A column of which the store has all results."""
+    if not _store:
+        folder = tempfile.TemporaryDirectory()
+        await through_store(folder, STORED)
+        _store.append(folder)
+    await through_store(_store[0], rows)
+
+
+async def through_store(folder: tempfile.TemporaryDirectory[str], rows: int) -> None:
+    await column(instant, range(rows), store=ResultStore.disk(folder.name), version="1").run()
+
+
 PROGRAMS: dict[str, Program] = {
     "bare": lambda rows: pulled(suspends_once, range(rows), CAPACITY),
     "ordered": partial(through_engine, suspends_once, "ordered"),
     "unordered": partial(through_engine, suspends_once, "unordered"),
     "bare, instant": loop,
     "ordered, instant": partial(through_engine, instant, "ordered"),
+    "Arrow UDF": arrow_udf,
+    "hit": hits,
 }
 
 

@@ -85,9 +85,9 @@ P13 = Case(
     "rows whose results are in a store, as a column on one core",
     systems,
     targets=(
-        Target("CPU us/row", "executor", most=5.0, against=PLAIN),
-        Target("CPU us/row", "disk", most=5.0, against=PLAIN),
-        Target("CPU us/row", "redis", most=12.0, against=PLAIN),
+        Target("CPU us/row", "executor", most=8.0, against=PLAIN),
+        Target("CPU us/row", "disk", most=8.0, against=PLAIN),
+        Target("CPU us/row", "redis", most=15.0, against=PLAIN),
     ),
     minutes=1.2,
 )

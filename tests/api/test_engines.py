@@ -21,10 +21,10 @@ from asyncudf._spark._compat import (
     VariantType,
     engine_of,
     from_ddl,
-    lost_sort,
     spark_schema,
 )
 from asyncudf._spark.api import sinks
+from asyncudf._spark.lost_sorts import lost_sort
 from asyncudf._spark.worker import ErrorReporting
 
 
@@ -53,6 +53,15 @@ class Session:
 )
 def test_only_another_engine_is_one(version: str, answer: Any, engine: Any) -> None:
     assert engine_of(Session(version, answer)) is engine
+
+
+def test_a_server_that_is_not_reached_is_not_taken_for_spark() -> None:
+    """It was, for good: after ten minutes, and what Sail does not keep was found out by the calls."""
+    session = Session("4.2.0", ConnectionError("RPC that terminated with: status = StatusCode.UNAVAILABLE"))
+    with pytest.raises(ConnectionError):
+        engine_of(session)
+    session.answer = "0.7.2"
+    assert engine_of(session) is SAIL
 
 
 def test_a_classic_session_is_not_asked() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from asyncudf import OptionError
 from asyncudf._spark import _compat, loopback
+from asyncudf._spark.coordinators import coordinator_url
 from asyncudf._spark.loopback import ReadTask, runs_here
 
 
@@ -86,11 +88,19 @@ def test_a_tunnel_to_another_machine_is_not(other_port: int, closed_port: int) -
         assert not runs_here(Session(lambda task, port=port: here(ReadTask(port))))  # type: ignore[misc]
 
 
-def test_a_server_on_which_no_function_runs_is_not() -> None:
+def test_a_server_on_which_no_function_runs_says_so_until_one_does() -> None:
+    """As before `ship`, and after."""
+
     def no_python(task: ReadTask) -> Iterator[pa.RecordBatch]:
         raise RuntimeError("No module named 'asyncudf'")
 
-    assert not runs_here(Session(no_python))
+    session: Any = Session(no_python)
+    told = r"can start no coordinator .*a task was sent to find out .*failed.*: No module named 'asyncudf'"
+    for _ in range(2):
+        with pytest.raises(OptionError, match=told):
+            coordinator_url(None, session)
+    session.reaches = here
+    assert runs_here(session)
 
 
 def test_an_address_of_another_machine_is_not_asked() -> None:

@@ -65,8 +65,8 @@ def own_answers_once(monkeypatch: Patch) -> None:
 
 
 def install(monkeypatch: Patch, **versions: str) -> None:
-    """What is installed, by package; of all others version 99 is, and no client of Spark Connect."""
-    given = {"asyncudf": "0.3.0", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
+    """What is installed, by package; of all others version 99 is, and neither Sail nor a client of Spark Connect."""
+    given = {"asyncudf": "0.3.0", "pysail": "", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
     given |= {name.replace("_", "-"): version for name, version in versions.items()}
     monkeypatch.setattr(doctor, "version_of", lambda package: given.get(package, "99"))
 
@@ -209,6 +209,22 @@ def test_a_program_that_hangs_is_ended(monkeypatch: Patch, program: Program) -> 
 
 
 @pytest.mark.usefixtures("own_answers_once")
+@pytest.mark.parametrize(
+    ("versions", "found"),
+    [
+        ({"pyspark": "", "pyspark-client": "4.2.0"}, "pyspark-client 4.2.0"),
+        ({"pyspark": "", "pyspark-client": "4.3.0"}, "4.3.0, and asyncudf needs <4.3,>=4.0"),
+        ({"pyspark": "4.3.0", "pyspark-client": ""}, "4.3.0, and asyncudf needs <4.3,>=4.0"),
+        ({"pyspark": "", "pyspark-client": ""}, "not installed, and asyncudf needs <4.3,>=4.0"),
+    ],
+)
+def test_beside_sail_the_client_fits_it(monkeypatch: Patch, versions: dict[str, str], found: str) -> None:
+    """All was well with a client that Sail refuses, and for none at all the fix was such a one, and a Java."""
+    install(monkeypatch, pysail="0.7.2", **{"databricks-connect": "", **versions})
+    assert found in doctor.check_packages()[-1].found
+    assert "java" not in [one.name for one in doctor.examine(100)]
+
+
 @pytest.mark.parametrize("client", doctor.CONNECT_CLIENTS)
 def test_with_a_client_of_spark_connect_no_spark_of_this_machine_is_looked_at(monkeypatch: Patch, client: str) -> None:
     """Its queries run elsewhere: no Java and no PYSPARK_PYTHON here, and no other pyspark beside it."""

@@ -180,6 +180,21 @@ class TestLimits:
         assert 0 < len(seen.closed) <= 4
 
 
+def test_an_operator_runs_all_partitions_at_once(spark: Any, calls: list[int]) -> None:
+    """However few cores there are; so each has the calls of its own capacity in flight."""
+
+    async def meet(id: int) -> int:  # noqa: A002
+        import seen_of_entry_points as seen
+
+        seen.calls.append(id)
+        while len(seen.calls) < 9:  # the timeout of the call ends it
+            await asyncio.sleep(0.01)
+        return id
+
+    assert ordered_wait(spark.range(0, 9, 1, 9), meet, "id", returnType="long", as_="w", capacity=1).count() == 9
+    assert sorted(calls) == list(range(9))
+
+
 class TestCounting:
     @pytest.mark.parametrize(
         ("made", "options"),

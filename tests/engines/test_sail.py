@@ -11,6 +11,7 @@ import types
 from typing import Any
 
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from asyncudf import AsyncStream, FunctionError, ResultStore, async_pandas_udf, async_sink, ordered_wait, unordered_wait
@@ -101,6 +102,12 @@ class TestColumns:
         assert len(self.warnings(caplog)) == 1
 
 
+def below_the_highest(df: Any) -> Any:
+    """With a subquery for which Sail goes over the plan once more."""
+    df.createOrReplaceTempView("some")
+    return df.sparkSession.sql("select key from some where key <= (select max(key) from some)")
+
+
 def sorted_frames(df: Any) -> dict[str, Any]:
     spark = df.sparkSession
     df.orderBy("key").createOrReplaceTempView("in_order")
@@ -113,7 +120,20 @@ def sorted_frames(df: Any) -> dict[str, Any]:
         "SQL": spark.sql("select key from in_order"),
         "coalesce": df.orderBy("key").coalesce(1),
         "offset of each partition's sort": df.sortWithinPartitions("key").offset(0),
+        "limit of each partition's sort": df.sortWithinPartitions("key").limit(10),
         "offset behind a filter": df.orderBy("key").withColumn("z", sf.col("key") + 1).where("z > 1").offset(0),
+        "offset behind a column": df.orderBy("key").withColumn("z", sf.col("key") + 1).offset(0),
+        "limit behind a sample": df.orderBy("key").sample(1.0, seed=1).limit(10),
+        "a text of several lines": df.orderBy("key").withColumn("ask", sf.lit("Read this.\nLimit: skip=0\n\nText: x")),
+        "explode": df.orderBy("key").select("key", sf.explode(sf.array(sf.lit(1)))),
+        "numbers of rows": df.orderBy("key").withColumn("n", sf.monotonically_increasing_id()),
+        "another operator": df.orderBy("key").mapInArrow(lambda batches: batches, df.schema),
+        "a join": df.orderBy("key").join(df, "key"),
+        "a filter by another table": df.orderBy("key").join(df, "key", "semi"),
+        "a subquery": spark.sql("select key from (select * from in_order) where key in (select key from in_order)"),
+        "a union": df.orderBy("key").union(df),
+        "offset, if that is lost for a subquery": below_the_highest(df).orderBy("key").offset(0),
+        "offset, if that is lost in a union": df.orderBy("key").offset(0).union(df.limit(0)),
     }
 
 
@@ -121,16 +141,22 @@ KEPT = {
     "offset": lambda df: df.orderBy("key").offset(0),
     "a column after it": lambda df: df.orderBy("key").offset(0).withColumn("more", sf.col("key") + 1),
     "a filter after it": lambda df: df.orderBy("key").offset(0).withColumn("z", sf.col("key") + 1).where("z > 0"),
+    "a filter before": lambda df: df.orderBy("key").where("key >= 0").offset(0),
+    "names before": lambda df: df.orderBy("key").select("key").alias("x").offset(0),
+    "explode after it": lambda df: df.orderBy("key").offset(0).select("key", sf.explode(sf.array(sf.lit(1)))),
+    "limit of all": lambda df: below_the_highest(df).orderBy("key").limit(2**31 - 1),
+    "names given twice": lambda df: df.selectExpr("key", "key AS b", "key AS b").orderBy("key").offset(0),
     "limit": lambda df: df.orderBy("key").limit(10),
+    "a column before a limit": lambda df: df.orderBy("key").withColumn("z", sf.col("key") + 1).limit(10),
 }
 
 
 class TestSorts:
     def test_a_sort_that_sail_would_drop_is_refused_by_name(self, df: Any, keys: list[int]) -> None:
         told = r"Sail takes a sort before an operator out.*\.offset\(0\)"
-        for frame in sorted_frames(df).values():
+        for shape, frame in sorted_frames(df).items():
             with pytest.raises(FunctionError, match=told):
-                ordered_wait(frame, look, "key", returnType=RESULT)
+                pytest.fail(f"{shape}: {ordered_wait(frame, look, 'key', returnType=RESULT).collect()}")
         with pytest.raises(FunctionError, match="the DataFrame that look reads sorts the rows of each partition"):
             AsyncStream(df.sortWithinPartitions("key")).ordered_wait(look, "key", returnType=RESULT).to_df()
         assert keys == []
@@ -147,13 +173,14 @@ class TestSorts:
         ordered_wait(KEPT[shape](df), look, "key", returnType=RESULT, on_error="null", capacity=1).collect()
         assert keys == [0, 1, 2, 3]
 
-    @pytest.mark.parametrize("shape", ["aggregate", "join", "union", "none", "repartition"])
+    @pytest.mark.parametrize("shape", ["aggregate", "window", "right", "left", "none", "repartition"])
     def test_a_sort_that_says_nothing_of_the_order_here_is_taken(self, df: Any, keys: list[int], shape: str) -> None:
         ordered = df.orderBy("key")
         frame = {
             "aggregate": ordered.groupBy("key").count(),
-            "join": ordered.join(df, "key"),
-            "union": ordered.union(df.limit(0)),
+            "window": ordered.withColumn("n", sf.count("key").over(Window.partitionBy("key"))),
+            "right": df.join(ordered, "key", "left"),
+            "left": ordered.join(df, "key", "right"),
             "none": df,
             "repartition": ordered.repartition(2),
         }[shape]

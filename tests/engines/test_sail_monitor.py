@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -187,6 +188,22 @@ def test_a_job_that_outlives_the_inner_of_two_monitors_goes_on_reporting_to_the_
     assert (function["rows"], function["tasks"]["succeeded"], function["tasks"]["lost"]) == (40, 1, 0)
 
 
+def test_a_job_outlives_the_first_of_two_monitors_in_two_threads(spark: Any, asked: Asked) -> None:
+    """The second said of its own job for ever that it runs: the first, through which it reported, was closed."""
+    job = threading.Thread(target=unordered_wait(spark.range(40), waits_at_gate, "id", returnType="double").collect)
+    with contextlib.ExitStack() as first:
+        first.enter_context(monitor(spark))
+        with monitor(spark) as second:
+            job.start()
+            asked.until(lambda: len(asked.keys) == 40)
+            first.close()
+            asked.gate.set()
+            job.join()
+    (function,) = second.metrics["functions"]
+    assert (function["rows"], function["tasks"]["succeeded"], function["tasks"]["running"]) == (40, 1, 0)
+    assert not [one for one in threading.enumerate() if one.name == "asyncudf-monitor"]
+
+
 def test_a_job_that_fails_says_so_beside_one_that_goes_on(spark: Any, asked: Asked) -> None:
     df = spark.range(0, 40, 1, 2)
     good = threading.Thread(target=unordered_wait(df, waits_at_gate, "id", returnType="double").collect)
@@ -235,6 +252,16 @@ def test_a_server_that_is_another_process_of_this_machine_reports() -> None:
         ordered_wait(spark.range(0, 40, 1, 2), fails_at_7, "id", returnType="double", on_error="null").collect()
     (function,) = run.metrics["functions"]
     assert (function["rows"], function["failures"]) == (40, 1)
+
+
+def test_its_end_asks_the_server_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked for logs, which this engine does not keep: after a server that had ended, for ten minutes."""
+    with monitor(spark) as run:
+        ordered_wait(spark.range(4), look, "id", returnType="double").collect()
+        asked: list[str] = []
+        for name in ("_execute", "_execute_and_fetch", "_execute_and_fetch_as_iterator", "_analyze"):
+            monkeypatch.setattr(spark.client, name, lambda *_, name=name, **__: asked.append(name) or iter(()))
+    assert (asked, run.metrics["functions"][0]["rows"]) == ([], 4)
 
 
 def test_tasks_that_cannot_reach_the_driver_are_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:

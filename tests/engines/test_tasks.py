@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from asyncudf import (
     ordered_wait,
     unordered_wait,
 )
-from asyncudf._spark import coordinators, running_task
+from asyncudf._spark import _compat, coordinators, running_task
 from asyncudf._spark.loopback import runs_here
 
 pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
@@ -186,6 +187,35 @@ class TestLimitsOfAQuery:
         assert frame.columns == ["key", "tenant", "w"]
         assert sorted(map(tuple, frame.collect())) == [(0, 0, 0), (1, 1, 1), (2, 0, 2), (3, 1, 3)]
 
+    @pytest.mark.parametrize(
+        "limit", [{}, {"max_calls": 99}, {"job_capacity": 3}], ids=["none", "max_calls", "capacity"]
+    )
+    def test_nor_in_the_name_of_a_column(self, spark: Any, limit: Any) -> None:
+        column = async_pandas_udf(look, "long", **limit)("key", sf.lit(1))
+        df = rows(spark, 2, 4)
+        assert df.select(column, column + 1).columns == ["look(key, 1)", "(look(key, 1) + 1)"]
+        assert [row[0] for row in df.where(column > 2).select(column.alias("w")).collect()] == [3]
+
+    @pytest.mark.parametrize("form", [by_operator, by_unordered_operator, by_chain, by_sink])
+    def test_columns_may_be_called_like_them(self, spark: Any, form: Any) -> None:
+        names = [name.upper() if name == running_task.MARKS[0] else name for name in running_task.MARKS]
+        df = rows(spark, 2, 4).select("*", *(sf.lit(number).alias(name) for number, name in enumerate(names)))
+        form(df, async_pandas_udf(look, "long"))()
+        assert service.calls == dict.fromkeys(range(4), 1)
+        frame = ordered_wait(df, look, "key", "tenant", returnType="long", as_="w")
+        assert frame.columns == ["key", "tenant", *names, "w"]
+        assert sorted(map(tuple, frame.collect())) == [(n, n % 2, 0, 1, n) for n in range(4)]
+
+    def test_a_column_made_for_another_engine_makes_no_call_that_its_limit_does_not_count(
+        self, spark: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two sessions in one process: the active one says what a column is made for."""
+        monkeypatch.setattr("asyncudf._spark.column.engine_of", lambda session: _compat.SPARK)
+        column = async_pandas_udf(look, "long", max_calls=3, **SPENT)("key", "tenant")
+        with pytest.raises(Exception, match=r"look has a budget .*max_calls.* in which query this task is"):
+            rows(spark, 4).select(column).collect()
+        assert not service.calls
+
     @pytest.mark.parametrize("option", [{"budget": Budget(3, "calls")}, {"max_calls": 3}], ids=["budget", "max_calls"])
     def test_a_function_of_sql_cannot_have_it_and_says_so(self, spark: Any, option: Any) -> None:
         told = "without a name" if "budget" in option else "max_calls"
@@ -200,6 +230,41 @@ class TestLimitsOfAQuery:
             run()
             run()
             assert service.calls.total() == 3
+
+
+READINGS = {  # what is done with a frame of 24 rows: the calls of it, and whether it is told that some are paid again
+    "once": (lambda df: df.collect(), 24, False),
+    "two actions": (lambda df: [df.collect(), df.count()], 48, True),
+    "ten actions": (lambda df: [df.collect() for _ in range(10)], 240, True),
+    "cached": (lambda df: [df.cache().collect(), df.collect()], 48, True),
+    "union": (lambda df: df.union(df).collect(), 48, True),
+    "join": (lambda df: df.alias("a").join(df.alias("b"), "key").collect(), 48, True),
+}
+
+
+class TestSecondEvaluations:
+    @both
+    @pytest.mark.parametrize("reading", READINGS)
+    def test_what_is_paid_again_is_told_once(self, spark: Any, caplog: Any, reading: str, partitions: int) -> None:
+        read, calls, is_told = READINGS[reading]
+        read(ordered_wait(rows(spark, partitions), look, "key", "tenant", returnType="long", as_="w"))
+        assert service.calls.total() == calls
+        told = [one for one in caplog.messages if "evaluated a second time" in one]
+        assert len(told) == is_told
+        assert all(
+            re.match(r"\S*look: .* paid again.*ResultStore.executor\(\).*write the results", one) for one in told
+        )
+
+    def test_another_frame_of_the_same_rows_is_no_second_evaluation_nor_is_one_with_a_store(
+        self, spark: Any, caplog: Any, tmp_path: Any
+    ) -> None:
+        stored = async_pandas_udf(look, "long", store=ResultStore.executor(), version=str(tmp_path))
+        for run in (by_operator(rows(spark, 2), async_pandas_udf(look, "long")) for _ in range(2)):
+            run()
+        twice = by_operator(rows(spark, 2), stored)
+        twice(), twice()
+        assert service.calls.total() == 72
+        assert "second time" not in caplog.text
 
 
 class TestLimitsOfAllQueries:

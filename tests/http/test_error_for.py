@@ -9,6 +9,7 @@ import http as python_http
 import json
 import pickle
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -131,7 +132,6 @@ def test_of_a_long_body_a_part_is_read() -> None:
 
 
 NOW = datetime.now(UTC)
-LATER = NOW + timedelta(seconds=3600)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,22 @@ def test_a_wait_may_be_written_in_many_ways(retry_after: Any, seconds: float | N
         assert is_retryable(error)
 
 
-@pytest.mark.parametrize(
-    "retry_after",
-    [LATER, LATER.replace(tzinfo=None), pd.Timestamp(LATER), LATER.isoformat(), f"{LATER:%Y-%m-%dT%H:%M:%SZ}",
-     f"{LATER:%a, %d %b %Y %H:%M:%S GMT}", LATER.timestamp(), str(int(LATER.timestamp() * 1000))],
-    ids=["datetime", "naive datetime", "Timestamp", "ISO 8601", "RFC 3339", "HTTP date", "seconds", "milliseconds"],
-)  # fmt: skip
-def test_or_as_a_time(retry_after: Any) -> None:
-    assert error_for(429, retry_after=retry_after).retry_after == pytest.approx(3600, abs=120)
+TIMES: dict[str, Callable[[datetime], Any]] = {
+    "datetime": lambda moment: moment,
+    "naive datetime": lambda moment: moment.replace(tzinfo=None),
+    "Timestamp": pd.Timestamp,
+    "ISO 8601": datetime.isoformat,
+    "RFC 3339": lambda moment: f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+    "HTTP date": lambda moment: f"{moment:%a, %d %b %Y %H:%M:%S GMT}",
+    "seconds": datetime.timestamp,
+    "milliseconds": lambda moment: str(int(moment.timestamp() * 1000)),
+}
+
+
+@pytest.mark.parametrize("written", TIMES.values(), ids=TIMES)
+def test_or_as_a_time(written: Callable[[datetime], Any]) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert error_for(429, retry_after=written(later)).retry_after == pytest.approx(3600, abs=120)
 
 
 @pytest.mark.parametrize("retry_after", [True, b"30", [30], {"seconds": 30}, object(), lambda: 30])

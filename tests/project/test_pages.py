@@ -25,6 +25,8 @@ MODULES = ["asyncudf", *sorted(info.name for info in pkgutil.walk_packages(async
 def examples_of(name: str) -> list[doctest.DocTest]:
     """Those of a module; of the methods of its public classes too, whose code is that of a private module."""
     module = importlib.import_module(name)
+    for public in getattr(module, "__all__", ()):
+        getattr(module, public)  # a name is in the package from its first use on
     finder = doctest.DocTestFinder()
     found = {test.name: test for test in finder.find(module)}
     for public in getattr(module, "__all__", ()):

@@ -16,16 +16,24 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as spark_types
 from pyspark.testing.objects import ExamplePoint
 
 from asyncudf import AsyncUDFError
+from asyncudf._arrow.columns import has_plain_values
+from asyncudf._arrow.layout import ColumnGroup, RowLayout
+from asyncudf._arrow.objects import ObjectType
+from asyncudf._arrow.rows import rows_of
+from asyncudf._spark.objects import CoarseForm
 from asyncudf._stores.keys import ResultKeys, canonical
+from tests.arrow.test_arguments import FLAT, TYPES
 from tests.kit.ids import shown
+from tests.kit.thorough import examples
 
 UTC = dt.UTC
 OSLO = dt.timezone(dt.timedelta(hours=2))
@@ -197,6 +205,66 @@ def test_many_keys_are_those_of_each_row(rows: list[Any]) -> None:
     assert keys().of_many(rows) == [keys().of(row) for row in rows]
     first = keys(key=lambda *values: values[:1])
     assert first.of_many(rows) == [first.of(row) for row in rows]
+
+
+PLAIN = st.sampled_from([one for one in FLAT if has_plain_values(one[0])])
+LISTS = PLAIN.map(lambda one: (pa.list_(one[0]), st.lists(st.none() | one[1], max_size=5)))
+
+
+OBJECTS_OF_NUMBERS = ObjectType(pa.int64(), CoarseForm("seconds", "whole ones", dt.timedelta(seconds=1)))
+
+
+@settings(max_examples=examples(6))
+@given(st.data())
+def test_the_keys_of_columns_are_those_of_each_row(data: st.DataObject) -> None:
+    """Columns whose types say that their values are plain are not looked at value by value: the keys are the same."""
+    size = data.draw(st.integers(1, 40))
+    types = data.draw(st.lists(PLAIN | LISTS, min_size=1, max_size=4) | st.lists(TYPES, min_size=1, max_size=3))
+    columns = [
+        pa.array(data.draw(st.lists(st.none() | values, min_size=size, max_size=size)), arrow_type)
+        for arrow_type, values in types
+    ]
+    found, errors = rows_of("f", columns, None)
+    assume(not errors)
+    rows = list(found)
+    layout = RowLayout(tuple(f"c{i}" for i in range(len(columns))), tuple(column.type for column in columns))
+    made = keys().of_many(rows, are_plain=layout.is_plain(range(len(columns))))
+    assert made == [keys().of(row) for row in rows]
+
+
+def test_the_keys_of_columns_of_odd_numbers_are_those_of_each_row() -> None:
+    """Each nan in Arrow may have a sign and bits of its own, and a batch with one has the keys that its rows have."""
+    nans = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000001, 0], np.uint64).view(np.float64)
+    columns = [pa.array(nans), pa.array([-0.0, 0.0, 2.0**63, None]), pa.array([2**63 - 1, -(2**63), 0, None])]
+    assert [column.type for column in columns] == [pa.float64(), pa.float64(), pa.int64()]
+    rows = list(rows_of("f", columns, None)[0])
+    assert keys().of_many(rows, are_plain=True) == [keys().of(row) for row in rows]
+    assert len({keys().of(row[:1]) for row in rows}) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "types", "expected"),
+    [
+        (("a", "b"), (pa.int64(), pa.list_(pa.large_list(pa.string()))), True),
+        (("a", "b"), (pa.int64(), pa.decimal128(5, 2)), False),
+        (("a",), (pa.struct([("x", pa.int64())]),), False),
+        (("a",), (pa.map_(pa.string(), pa.int64()),), False),
+        (("a",), (pa.list_(pa.date32()),), False),
+        (("a",), (pa.timestamp("us"),), False),
+        (("a",), (OBJECTS_OF_NUMBERS,), False),
+        (("a",), (pa.list_(OBJECTS_OF_NUMBERS),), False),
+        (("a", "b"), (None, None), False),  # as in the test kit, which has no types
+        (None, (), False),
+    ],
+    ids=str,
+)
+def test_only_columns_of_the_source_with_plain_types_are_plain(
+    names: tuple[str, ...] | None, types: tuple[Any, ...], expected: bool
+) -> None:
+    layout = RowLayout(names, types)
+    assert layout.is_plain(range(len(types))) == expected
+    added = layout.with_columns(ColumnGroup.of("f", pa.int64(), "added"))
+    assert not added.is_plain([len(types)])  # what a function has returned may be of a subclass
 
 
 @given(st.floats(allow_nan=True))

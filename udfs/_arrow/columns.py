@@ -57,6 +57,15 @@ def python_values(column: pa.Array) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
+def has_plain_values(arrow_type: pa.DataType) -> bool:
+    """Whether all values are None, bool, int, float, str, bytes, or lists of these at any depth."""
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return has_plain_values(arrow_type.value_type)
+    if isinstance(arrow_type, pa.BaseExtensionType):  # an ObjectType, which has no hash
+        return False
+    return pa.types.is_null(arrow_type) or arrow_type in _NUMBERS or arrow_type in _TEXTS_AND_FLAGS
+
+
 def _is_simple(arrow_type: pa.DataType) -> bool:
     if pa.types.is_struct(arrow_type):
         return all(_is_simple(field.type) for field in arrow_type)

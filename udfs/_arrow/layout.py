@@ -13,6 +13,7 @@ from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
 from .building import array
+from .columns import has_plain_values
 from .objects import fields_of, has_objects, stored_type
 from .rows import ResultArrays, reader, source_columns
 from .sizes import fixed_size, size_estimate
@@ -134,6 +135,13 @@ class RowLayout:
         found = [arrow_types[position] for position in positions]
         # None: no declared type
         return any(one is None or pa.types.is_nested(one) or has_objects(one) for one in found)
+
+    def is_plain(self, positions: Sequence[int]) -> bool:
+        """Whether these columns come from Arrow, and have values of which keys of stores are made without a look."""
+        if self.source_names is None:
+            return False
+        types = dict(enumerate(self.source_types))
+        return all(types.get(position) is not None and has_plain_values(types[position]) for position in positions)
 
     def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
         """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""

@@ -63,7 +63,10 @@ class StoredResultCodec(ResultCodec):
         found = super().decode_many(keys, values)
         if self._validate is None and not self._captures:
             return found
-        return [self._fitting(results) if type(results) is list else results for results in found]
+        missing = found.count(None)
+        fitting = [self._fitting(results) if type(results) is list else results for results in found]
+        self.damaged += fitting.count(None) - missing
+        return fitting
 
     def _fitting(self, results: list[Any]) -> list[Any] | None:
         if self._validate is not None:

@@ -54,6 +54,7 @@ class TaskEnvironment:
     spark_thread: SparkThread | None = None  # notes when Spark's thread is away
     waited: float = 0.0  # seconds for which the task has waited for its first rows
     processor: Callable[[], float] = lambda: 0.0  # seconds of processor time that the process has used
+    starved: Callable[[], float] = lambda: 0.0  # seconds for which the loop's thread could have worked and was not let
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -70,11 +71,17 @@ class TaskEnvironment:
         return None
 
     def counters(self) -> TaskCounters:
-        return TaskCounters(self.clock, self.spark_thread, waited=self.waited, processor=self.processor)
+        return TaskCounters(
+            self.clock, self.spark_thread, waited=self.waited, processor=self.processor, starved=self.starved
+        )
 
-    def stored(self, plan: FunctionPlan) -> StoredResults:
+    def stored(self, plan: FunctionPlan, *, are_plain: bool = False) -> StoredResults:
+        """The function's results in its store; `are_plain`: its arguments are, as in `canonical_rows`."""
         assert plan.options.store is not None
         store = of_task(plan.options.store, self.stores)
         if self.folder is not None:
             store = in_folder(store, self.folder)
-        return StoredResults(plan.spec.name, store, plan.result_keys(), plan.result_codec(), plan.options, self.clock)
+        return StoredResults(
+            plan.spec.name, store, plan.result_keys(), plan.result_codec(), plan.options, self.clock,
+            are_plain=are_plain,
+        )  # fmt: skip

@@ -230,6 +230,9 @@ class WaitFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(self.positions)
 
+    def _has_plain_arguments(self, before: RowLayout) -> bool:
+        return not self.function_plan.spec.takes_mapping and before.is_plain(self.positions)
+
     def _row_sizes(self, before: RowLayout) -> RowSizes:
         """The bytes of its rows in its queue; those of the source are counted by batches."""
         added, result = self.function_plan.size_in_queue()
@@ -277,7 +280,7 @@ class WaitFactory(OperatorFactory):
             sizes=self._row_sizes(before),
             batches=environment.batches,
             may_edit=self.may_edit(before),
-            stored=None if store is None else environment.stored(plan),
+            stored=None if store is None else environment.stored(plan, are_plain=self._has_plain_arguments(before)),
             counters=counters,
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,

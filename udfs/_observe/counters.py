@@ -20,6 +20,7 @@ class TaskCounters:
         clock: seconds; of better resolution than the loop's own, where that has only milliseconds.
         waited: seconds for which the task has waited for its first rows.
         processor: seconds of processor time that the process has used.
+        starved: seconds for which the loop's thread could have worked, and the machine had no processor for it.
     """
 
     # A call that ends adds its latency to a list. Until the list is folded its length counts calls, attempts, rows and
@@ -34,10 +35,12 @@ class TaskCounters:
         *,
         waited: float = 0.0,
         processor: Callable[[], float] = lambda: 0.0,
+        starved: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.clock = clock
         self.account = TimeAccount(clock, spark_thread, waited)
         self._processor, self._worked = processor, processor()
+        self._starved, self._starved_before = starved, starved()
         self._tail: list[float] = []  # the last latencies, as many as there were calls in flight
         self.latencies: list[float] = []
         self.more_rows = 0  # of calls that have ended, beyond one for each
@@ -100,6 +103,7 @@ class TaskCounters:
         totals.in_flight_peak = max(totals.in_flight_peak, in_flight)
         self.fold()
         totals.processor_seconds = self._processor() - self._worked
+        totals.starved_seconds = self._starved() - self._starved_before
         totals.time = self.account.look(was_blocked=was_blocked)
         totals.seconds = sum(totals.time.values())
         totals.queued_seconds += queued * (now - self._looked)

@@ -80,7 +80,7 @@ def examine(capacity: int, environment: Mapping[str, str] = os.environ) -> Itera
     checks: Mapping[str, Callable[[], list[Finding]]] = {
         "packages": check_packages,
         "extras": check_extras,
-        "java": lambda: [] if connect_client() else [check_java(environment)],
+        "java": lambda: [] if connect_client() or has_sail() else [check_java(environment)],
         "Python": lambda: [check_pythons(environment)],
         "open files": lambda: check_open_files(capacity),
     }
@@ -131,8 +131,22 @@ def check_extras() -> list[Finding]:
 
 
 def _needed() -> list[Requirement]:
-    """What each Python needs: pyspark as well, unless a client of Spark Connect stands for it."""
-    return [*([] if connect_client() else required("spark")), *required()]
+    """What each Python needs: pyspark as well, unless a client of Spark Connect stands for it, and what fits Sail."""
+    return [*(_of_sail() if has_sail() else [] if connect_client() else required("spark")), *required()]
+
+
+def has_sail() -> bool:
+    """Whether Sail is here for pyspark: databricks-connect has versions of its own, and never connects to it."""
+    return bool(version_of("pysail")) and not version_of("databricks-connect")
+
+
+def _of_sail() -> list[Requirement]:
+    """Sail and its client, in the versions that go together; the whole pyspark is a client too."""
+    needed = required("sail")
+    for one in needed:
+        if one.name == "pyspark-client" and version_of("pyspark"):
+            one.name = "pyspark"
+    return needed
 
 
 def required(extra: str = "") -> list[Requirement]:

@@ -128,6 +128,9 @@ class FunctionMetrics:
     waited: float = _figure("Seconds that calls spent in back-off between attempts; part of their latency.", unit="s")
     refused_seconds: float = _figure("For which calls were held back as the service had refused others.", unit="s")
     processor_seconds: float = _figure("Of processor time of the tasks' processes.", unit="s")
+    starved_seconds: float = _figure(
+        "For which event loops could have worked, and the machine had no processor for them; on Linux.", unit="s"
+    )
     following_seconds: float = _figure(
         "For which slots were free while rows waited for the calls of equal rows.", unit="s"
     )

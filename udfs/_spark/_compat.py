@@ -161,32 +161,11 @@ def _asked(session: Any) -> Engine:
     try:
         (row,) = session.sql("SELECT version()").collect()
         return SAIL if not row[0].startswith(session.version) and int(row[0].partition(".")[0]) < 3 else SPARK
-    except Exception:  # a server that answers no queries of ours
-        return SPARK
-
-
-def lost_sort(df: Any) -> str | None:
-    """The sort that the engine takes out of the plan if mapInArrow reads this DataFrame; None if there is none.
-
-    Sail needs no order for mapInArrow. It keeps a sort of all rows for a limit, also for one that leaves nothing out.
-    """
-    if engine_of(df.sparkSession).keeps_sorts:
-        return None
-    _, _, plan = df._explain_string(extended=True).partition("== Parsed Logical Plan ==\n")
-    is_offset = False
-    for line in plan.splitlines():
-        kind, _, said = line.strip().partition(": ")
-        if kind in ("Sort", "SortWithinPartitions"):
-            return None if is_offset and kind == "Sort" else kind
-        if kind == "Limit":
-            if "fetch=None" not in said:
-                return None
-            is_offset = True
-        elif kind == "Filter" or (kind == "ExplicitRepartition" and said.startswith("kind=coalesce")):
-            is_offset = False
-        elif kind not in ("Projection", "SubqueryAlias"):
-            return None
-    return None
+    except Exception as error:
+        # A server that cannot be reached may be any engine: a guess would be kept for good, and waited for once more.
+        if "StatusCode.UNAVAILABLE" in str(error) or type(error).__name__ == "RetriesExceeded":
+            raise
+        return SPARK  # it answers no queries of ours
 
 
 def to_arrow(declared: spark.DataType) -> pa.DataType:

@@ -149,6 +149,8 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
     warn_of_repeated_calls(spec.name, udf.options, session)
     try:
         result: Column = native(*columns, *marks)
+        if marks:  # or its name in a schema would tell of them
+            result = result.alias(repr(native(*columns)).removeprefix("Column<'").removesuffix("'>"))
     except RuntimeError as error:  # of PySpark's own class from Spark 4.0 on
         if session is not None:
             raise

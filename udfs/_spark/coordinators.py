@@ -137,12 +137,22 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
     context = _context_of(session)
     if given is not None:
         return _given(given, context)
-    if context is None and not runs_here(session):
+    if context is None and not _runs_here(session):
         raise OptionError(
             "the driver can start no coordinator for limits of the whole job: this Spark Connect session's workers are "
             f"not known to be on this machine; so {OTHER_WAYS}"
         )
     return SecretUrl(_server_of(context).url)
+
+
+def _runs_here(session: SparkSession) -> bool:
+    try:
+        return runs_here(session)
+    except Exception as error:
+        raise OptionError(
+            "the driver can start no coordinator for limits of the whole job: a task was sent to find out whether this "
+            f"Spark Connect session's workers are on this machine, and has failed, as others would: {error}"
+        ) from error
 
 
 def _context_of(session: SparkSession) -> Any:

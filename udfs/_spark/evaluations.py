@@ -25,9 +25,10 @@ from .._errors.checks import Seconds, flag, redaction, seconds
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.records import Redact
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag
-from ._compat import engine_of, lost_sort
+from ._compat import engine_of
 from .chain_task import ChainTask
 from .keeping import Kept, keep
+from .lost_sorts import lost_sort
 from .planner import rows_node
 from .schemas import arrow_type_or_none, mapped, numbered, rows_type
 from .types import arrow_type, side_output_type, timestamp_type
@@ -224,8 +225,10 @@ def check_rows(df: DataFrame, name: str) -> None:
         how = "sorts the rows of each partition" if sort == "SortWithinPartitions" else "is sorted"
         raise FunctionError(
             f"the DataFrame that {name} reads {how}, and {engine.name} takes a sort before an operator out of the "
-            "plan: rows would come as they were before. Write df.orderBy(...).offset(0), with offset directly after "
-            "the sort: that keeps the order, in one partition. Or leave the sort out"
+            "plan: rows would come as they were before. Write df.orderBy(...).offset(0) last, with offset directly "
+            "after the sort: that keeps the order, in one partition. If it is there already, it was taken out as well, "
+            "as for a subquery: write .limit(2**31 - 1) in its place, which takes longer. If the order does not "
+            "matter, leave the sort out, or write df.repartition(n) after it"
         )
 
 

@@ -21,6 +21,7 @@ from .._functions.signature import FunctionSpec
 from .._functions.watermarks import WatermarkSource, WatermarkStrategy
 from ._compat import VariantType, inside
 from .marks import marked
+from .running_task import MARKS
 from .types import active_session, arrow_type, parsed
 
 # Types by their names, as Spark 3.5 does not have each, and what is wrong with them.
@@ -130,7 +131,7 @@ def mapped(df: DataFrame, task: Any, schema: spark.StructType) -> DataFrame:
     So the batches that the task gets and makes have numbers for names then. Those that it gets may have marks at their
     end, see `running_task`.
     """
-    if are_ambiguous(df.columns):
+    if are_ambiguous([*df.columns, *MARKS]):
         df = df.toDF(*map(str, range(len(df.columns))))
     if not are_ambiguous(schema.names):
         return marked(df).mapInArrow(task, schema)

@@ -1,4 +1,4 @@
-"""Warns where Spark reads rows a second time, so that each of their calls is made and paid again."""
+"""Warns where an engine reads rows a second time, so that each of their calls is made and paid again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,50 @@ REMEDIES = (
     "table first, or set spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled=false"
 )
 
+REMEDIES_HERE = (
+    "To pay once: store=ResultStore.executor() for the function; or write the results, and read them back; cache() and "
+    "persist() keep nothing"
+)
+PARTS = 10_000  # of this process, for which it is known that they were evaluated
+
 logger = logging.getLogger("asyncudf")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationHere:
+    """The same as `Evaluation` where marks tell an operator its partition, and nothing a stage.
+
+    There all tasks share this process, and none is tried again: what has ended once is paid again, whatever reads it.
+    """
+
+    functions: str
+    use: str
+    partition: int
+
+    def warn(self) -> None:
+        if (self.use, self.partition) in _evaluated:
+            self._log()
+
+    def ended(self) -> None:
+        """Log if another task has evaluated the rows meanwhile, as in a union."""
+        if _evaluated.setdefault((self.use, self.partition), self) is not self:
+            self._log()
+        for old in list(_evaluated)[:-PARTS]:
+            _evaluated.pop(old, None)
+
+    def _log(self) -> None:
+        """Log once for each use."""
+        if _told.setdefault(self.use, one := object()) is one:
+            logger.warning(
+                "%s: the same rows are evaluated a second time; each call is made and paid again. %s",
+                self.functions, REMEDIES_HERE,
+            )  # fmt: skip
+        for old in list(_told)[:-USES]:
+            _told.pop(old, None)
+
+
+_evaluated: dict[tuple[str, int], EvaluationHere] = {}
+_told: dict[str, object] = {}  # the uses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,16 +101,19 @@ class Evaluation:
     @classmethod
     def of(
         cls, task: RunningTask, folder: str | None, spec: TaskReportSpec, plan: ChainPlan, first: pa.RecordBatch
-    ) -> Evaluation | None:
+    ) -> Evaluation | EvaluationHere | None:
         """None where nothing is paid, or where nobody can say."""
         paid = [one.spec.full_name for one in plan.functions if one.options.store is None]
+        functions = ", ".join(dict.fromkeys(paid))
+        if task.stage is None and task.key is not None and spec.entry_point == "operator" and paid:
+            return EvaluationHere(functions, spec.place, task.partition)
         if task.stage is None or folder is None or spec.entry_point not in ONCE_A_ROW or not paid:
             return None
         batch = task.property_of("streaming.sql.batchId")  # each batch of a stream has the same plan
         run = "" if batch is None else f"{task.property_of('spark.jobGroup.id')} {batch}"
         return cls(
             Path(folder, "evaluations", f"{spec.place}{spec.mention}"),
-            ", ".join(dict.fromkeys(paid)),
+            functions,
             task.partition,
             task.stage,
             _digest(run.encode()),

@@ -109,7 +109,8 @@ def warn_of_lost_sorts(name: str, session: Any) -> None:
     if session is not None and not (engine := engine_of(session)).keeps_sorts:
         logger.warning(
             "%s: %s takes a sort before a write out of the plan, and rows would be sent as they were before. Write "
-            "df.orderBy(...).offset(0), with offset directly after the sort: that keeps the order, in one partition",
+            "df.orderBy(...).offset(0), with offset directly after the sort: that keeps the order, in one partition; "
+            "or .limit(2**31 - 1), which takes longer and is kept also where the query has subqueries",
             name, engine.name,
         )  # fmt: skip
 

@@ -29,10 +29,10 @@ from .._engine.loop.bridge import Bridge, SparkSide
 from .._engine.loop.event_loops import new_event_loop
 from .._engine.operators.input import InputElement
 from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.traces import trace_of
 from .._functions.side_outputs import SideTypes
-from .._observe.time_account import SparkThread
+from .._observe.time_account import SparkThread, seconds_without_processor
 from .monitoring.task_report import TaskReport, TaskReportSpec
 from .running_task import RunningTask, is_for_want_of_a_context
 from .second_evaluations import Evaluation
@@ -69,6 +69,8 @@ def start_bridge(
         is_worker=_frame_of_spark() is not None,
     )
     task = RunningTask.now() if task is None else task
+    if task.query is None:
+        _check_needs_no_query(plan)
     evaluation = None if first is None else Evaluation.of(task, _local_folder(), report_spec, plan, first)
     if evaluation is not None:
         evaluation.warn()
@@ -93,6 +95,7 @@ def start_bridge(
             spark_thread=spark_thread,
             waited=waited,
             processor=time.process_time,
+            starved=seconds_without_processor,
         )
 
         def emit_counted(batch: Any) -> None:
@@ -111,6 +114,17 @@ def start_bridge(
 
     spark = SparkSide(flusher(), nothing, spark_thread, ended)
     return Bridge(build, plan.threads, own_loop, spark)
+
+
+def _check_needs_no_query(plan: ChainPlan) -> None:
+    """Raises FatalError for a limit of one query: in a task that knows none it would be one of the task."""
+    for one in plan.functions:
+        if one.coordinator is not None and any(budget.name is None for budget in one.options.budgets):
+            raise FatalError(
+                f"{one.spec.name} has a budget without a name, or max_calls, which is for one query, and nothing says "
+                "in which query this task is: the column was made while a session of another engine was the active "
+                f"one. Use the operator: asyncudf.ordered_wait(df, {one.spec.name}, ...)"
+            )
 
 
 def _local_folder() -> str | None:

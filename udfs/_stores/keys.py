@@ -62,12 +62,12 @@ class ResultKeys:
         given = (arguments,) if isinstance(arguments, Mapping) else arguments
         return self._made(canonical((self._key(*given),)))
 
-    def of_many(self, rows: Sequence[Arguments]) -> list[bytes]:
-        """The keys of many rows, cheaper than `of` for each."""
+    def of_many(self, rows: Sequence[Arguments], *, are_plain: bool = False) -> list[bytes]:
+        """The keys of many rows, cheaper than `of` for each; `are_plain`: as in `canonical_rows`."""
         if self._key is not None:
             return [self.of(row) for row in rows]
         keys, begun = [], self._hash.copy
-        for encoded in canonical_rows(rows):
+        for encoded in canonical_rows(rows, are_plain=are_plain):
             hashed = begun()
             hashed.update(encoded)
             keys.append(hashed.digest())
@@ -131,10 +131,15 @@ def canonical(value: Any) -> bytes:
         ) from None
 
 
-def canonical_rows(rows: Sequence[Any]) -> list[bytes]:
-    """The bytes of many rows, cheaper than `canonical` of each."""
+def canonical_rows(rows: Sequence[Any], *, are_plain: bool = False) -> list[bytes]:
+    """The bytes of many rows, cheaper than `canonical` of each.
+
+    `are_plain`: they are known to be tuples of None, bool, int, float, str, bytes, and of lists of these at any depth.
+    """
     # All types are checked at once: row by row it would cost as much as to encode them.
-    if _ROWS.issuperset(map(type, rows)) and _PLAIN.issuperset(map(type, itertools.chain.from_iterable(rows))):
+    if are_plain or (
+        _ROWS.issuperset(map(type, rows)) and _PLAIN.issuperset(map(type, itertools.chain.from_iterable(rows)))
+    ):
         with contextlib.suppress(OverflowError, ValueError):
             encoded = [*map(_encoder(), rows)]
             if not _may_have_nan(b"".join(encoded)):

@@ -12,6 +12,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
+from typing import Any
 
 from .lmdb_files import HEADER, LmdbFile, RotatingFiles, own_folder, regular_file
 
@@ -28,6 +30,7 @@ COUNTED_AT_ONCE = 2000
 WRITER_RETRY = 0.001  # seconds until the writer's lock is tried again
 
 NEVER = b"\xff" * 8
+_value: Callable[[Any], bytes] = itemgetter(slice(8, None))  # of an entry
 GONE = bytes(8)
 COUNTS = b"counts"
 NO_RESULTS = (HEADER[0], COUNTS)
@@ -98,12 +101,14 @@ class LocalResults:
     def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         soon = self._soon()
         files = self._files.current()
-        entries: list[bytes | None] = files[0].get(keys) if files else [None] * len(keys)
+        entries: list[Any] = files[0].get(keys) if files else [None] * len(keys)
         for older in files[1:]:
             missing = [at for at, entry in enumerate(entries) if entry is None]
             for at, entry in zip(missing, older.get([keys[at] for at in missing]), strict=True):
                 entries[at] = entry
-        return [None if entry is None or entry < soon else entry[8:] for entry in entries]
+        if None not in entries and min(entries, default=soon) >= soon:  # the usual case, at less cost
+            return [*map(_value, entries)]
+        return [None if entry is None or entry < soon else _value(entry) for entry in entries]
 
     async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
         await self._put_all(items, NEVER if ttl is None else self._ends(ttl))

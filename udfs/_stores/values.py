@@ -9,18 +9,26 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Annotated, Any
+from zlib import crc32
 
 from .._errors.exceptions import OptionError
 
-# 8 bytes of BLAKE2b of the key and all that follows: two bytes, the version of the format and what is in it; when it
-# was written (8 bytes, milliseconds since the epoch); the content. The checksum covers the key, so that the result of
-# another key, which a bug has put there, is not taken.
-_RESULTS, _NO_RESULTS, _FAILURE = b"\x02r", b"\x02s", b"\x02f"
-_CHECK_BYTES = 8
-_CHECK = blake2b(digest_size=_CHECK_BYTES)  # to copy it costs a third of making one
-_CONTENT = 10  # where it begins, behind the check
+# Two bytes, the version of the format and what is in it; when it was written (8 bytes, milliseconds since the epoch);
+# the content; 4 bytes of CRC-32 of the key and of all before, the lowest byte first, so that the CRC-32 of the key and
+# of a whole value is always `_WHOLE`. It covers the key, so that the result of another key, which a bug has put there,
+# is not taken.
+#
+# Version 2 has 8 bytes of BLAKE2b in front instead, of the key and all that follows: to check it was a sixth of a hit.
+_VERSION = b"\x03"
+_RESULTS, _NO_RESULTS, _FAILURE = _VERSION + b"r", _VERSION + b"s", _VERSION + b"f"
+_WHOLE = 0x2144DF1C
+_CHECK_BYTES = 4  # at the end
+_CONTENT = 10  # where it begins
 _ALWAYS, _NEVER = bytes(8), b"\xff" * 8
+_ARRAY = b"\xdd"  # of MessagePack; its length follows
+_content = itemgetter(slice(_CONTENT, -_CHECK_BYTES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +73,14 @@ class ResultCodec:
         except ImportError as error:
             raise OptionError('a store of results needs msgspec: pip install "asyncudf[store]"') from error
         self._encode: Callable[[Any], bytes] = Encoder(enc_hook=_plain).encode
-        one = Annotated[list[annotation | None], Meta(min_length=1, max_length=1)]
-        self._decode: Any = Decoder(list[annotation | None] if many else one).decode
+        results: Any = list[annotation | None]
+        if not many:
+            results = Annotated[results, Meta(min_length=1, max_length=1)]
+        self._decode: Any = Decoder(results).decode
+        self._decode_array: Any = Decoder(list[results]).decode
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
-        self.expired: int = 0  # results and failures that were too old so far
+        self.damaged: int = 0  # values so far that were none of the function's
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The results of a row as bytes, and as they are read back, of which there may be none or many.
@@ -92,32 +103,48 @@ class ResultCodec:
         self, keys: Sequence[bytes], values: Sequence[bytes | None]
     ) -> list[list[Any] | StoredFailure | None]:
         """What was encoded under each key; None for a value that is missing, too old, damaged or of something else."""
-        found: list[Any] = []
-        decode, now, begun = self._decode, self._clock(), _CHECK.copy
-        # To compare whole contents takes less time than to cut them up; what follows the head never begins with 255.
-        results_since = _RESULTS + (_ALWAYS if self._ttl is None else _stamp(now - self._ttl)) + b"\xff"
-        failures_since = _NEVER if self._error_ttl is None else _stamp(now - self._error_ttl)
-        for key, data in zip(keys, values, strict=True):
-            result = None
-            if data is not None:
-                try:
-                    content, checked = data[_CHECK_BYTES:], begun()
-                    checked.update(key + content)
-                    if data[:_CHECK_BYTES] == checked.digest():
-                        is_young = results_since < content < _NO_RESULTS
-                        result = decode(content[_CONTENT:]) if is_young else self._other(content, failures_since)
-                except Exception:  # others may write anything to the store, and no row is to fail for that
-                    result = None
-            found.append(result)
+        if None in values:
+            found: list[Any] = [None] * len(values)
+            there = [at for at, value in enumerate(values) if value is not None]
+            present = self.decode_many([keys[at] for at in there], [values[at] for at in there])
+            for at, one in zip(there, present, strict=True):
+                found[at] = one
+            return found
+        now = self._clock()
+        # To compare whole values takes less time than to cut them up; what follows the head never begins with 255.
+        since = _RESULTS + (_ALWAYS if self._ttl is None else _stamp(now - self._ttl)) + b"\xff"
+        try:
+            return self._decoded(keys, values, since)
+        except Exception:  # one of them is something else
+            failures_since = _NEVER if self._error_ttl is None else _stamp(now - self._error_ttl)
+            return [self._one(key, value, since, failures_since) for key, value in zip(keys, values, strict=True)]
+
+    def _decoded(self, keys: Sequence[bytes], values: Sequence[Any], since: bytes) -> list[Any]:
+        """What was encoded, if all are whole results and young enough; else raises an error."""
+        # All of them at once: a step of Python for each would cost as much as the rest.
+        is_young = since < min(values) and max(values) < _NO_RESULTS
+        if not is_young or {*map(crc32, values, map(crc32, keys))} != {_WHOLE}:
+            raise ValueError
+        found: list[Any] = self._decode_array(_ARRAY + len(values).to_bytes(4, "big") + b"".join(map(_content, values)))
         return found
 
-    def _other(self, content: bytes, failures_since: bytes) -> StoredFailure | None:
-        """What is no result, or too old."""
-        kind, written = content[:2], content[2:_CONTENT]
-        if kind == _RESULTS or written <= failures_since:
-            self.expired += 1
+    def _one(self, key: bytes, value: Any, since: bytes, failures_since: bytes) -> list[Any] | StoredFailure | None:
+        """What was encoded under a key; None for a value that is too old, damaged or of something else."""
+        try:
+            if crc32(value, crc32(key)) != _WHOLE:
+                value = _of_version_2(key, value)
+            if since < value < _NO_RESULTS:
+                results: list[Any] = self._decode(_content(value))
+                return results
+            if (kind := value[:2]) not in (_RESULTS, _FAILURE):
+                raise ValueError
+            if kind == _RESULTS or value[2:_CONTENT] <= failures_since:
+                return None  # it was good once
+            failure: StoredFailure = self._decode_failure(_content(value))
+            return failure
+        except Exception:  # others may write anything to the store, and no row is to fail for that
+            self.damaged += 1
             return None
-        return self._decode_failure(content[_CONTENT:]) if kind == _FAILURE else None
 
 
 def _stamp(seconds: float) -> bytes:
@@ -128,9 +155,15 @@ def _stamp(seconds: float) -> bytes:
 def sealed(head: bytes, key: bytes, content: bytes) -> bytes:
     """Content with a checksum of itself and the key that it belongs to."""
     content = head + content
-    checked = _CHECK.copy()
-    checked.update(key + content)
-    return checked.digest() + content
+    return content + crc32(content, crc32(key)).to_bytes(_CHECK_BYTES, "little")
+
+
+def _of_version_2(key: bytes, value: bytes) -> bytes:
+    """A value of the version before as one of this one; ValueError for what is damaged, or no such value."""
+    check, rest = value[:8], value[8:]
+    if check != blake2b(key + rest, digest_size=8).digest() or rest[:1] != b"\x02":
+        raise ValueError
+    return _VERSION + rest[1:] + bytes(_CHECK_BYTES)
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Protocol
 
 from ..calls.slots import CallingOperator
@@ -20,6 +21,10 @@ from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
 from .stored_results import KEYS_AT_ONCE, Found, StoredResults, failing
 
 Key = bytes | BaseException
+
+_KINDS_OF_ROWS = frozenset(ROWS)
+_NOTHING, _RESULTS = {type(None)}, {list}  # the classes of what was found
+_first: Callable[[Any], Any] = itemgetter(0)
 
 
 class LookedUpInput(Inlet, Protocol):
@@ -142,14 +147,16 @@ class LookupAhead:
 
     async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
-        rows = [element for element in elements if type(element) in ROWS]
-        keys = await self._keys(rows)
-        found, now = await self._found(keys), self.operator.counters.clock()
-        if len(rows) == len(elements):  # the usual cases, at less cost
-            if found.count(None) == len(rows):
+        only_rows = _KINDS_OF_ROWS.issuperset(map(type, elements))
+        rows = elements if only_rows else [element for element in elements if type(element) in ROWS]
+        keys, are_good = await self._keys(rows)
+        found, now = await self._found(keys, are_good=are_good), self.operator.counters.clock()
+        if only_rows:  # the usual cases, at less cost
+            kinds = {*map(type, found)}
+            if kinds == _NOTHING:
                 return [*map(LookedUpRow.of, rows, keys, found, repeat(now))]
-            if self.is_single and {*map(type, found)} == {list}:
-                return [AnsweredRows(rows, [results[0] for results in found])]  # type: ignore[index]
+            if self.is_single and kinds == _RESULTS:
+                return [AnsweredRows([*rows], [*map(_first, found)])]
         answers = zip(keys, found, strict=True)
         arranged: list[Any] = []
         rows, results = [], []
@@ -168,18 +175,20 @@ class LookupAhead:
             arranged.append(AnsweredRows(rows, results))
         return arranged
 
-    async def _keys(self, rows: Sequence[Any]) -> list[Key]:
-        """The key of each row, or the error of a row that no key can be made of."""
+    async def _keys(self, rows: Sequence[Any]) -> tuple[list[Key], bool]:
+        """The key of each row, or the error of a row that no key can be made of; and whether there is no error."""
         keys: list[Key] = []
+        are_good = True
         for start in range(0, len(rows), KEYS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            arguments = [row[0] for row in rows[start : start + KEYS_AT_ONCE]]
+            arguments = [*map(_first, rows[start : start + KEYS_AT_ONCE])]
             try:
-                keys += self.stored.keys.of_many(arguments)
+                keys += self.stored.keys_of(arguments)
             except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
                 keys += [self._key(one) for one in arguments]
-        return keys
+                are_good = False
+        return keys, are_good
 
     def _key(self, arguments: Any) -> Key:
         try:
@@ -187,10 +196,11 @@ class LookupAhead:
         except BaseException as error:
             return error
 
-    async def _found(self, keys: Sequence[Key]) -> list[Found]:
-        good = [key for key in keys if type(key) is bytes]
+    async def _found(self, keys: Sequence[Any], *, are_good: bool) -> list[Found]:
+        """What the store has under each key; None for an error in the place of one."""
+        good = keys if are_good else [key for key in keys if type(key) is bytes]
         found = await self.stored.look_up(good) if good else []
-        if len(good) == len(keys):
+        if are_good:
             return found
         in_order = iter(found)
         return [next(in_order) if type(key) is bytes else None for key in keys]

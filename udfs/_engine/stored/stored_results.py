@@ -23,6 +23,7 @@ from ..calls.resources import bounded
 from ..calls.slots import CallingOperator
 
 KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
+DECODED_AT_ONCE = 2**20  # about so many bytes of results: they are copied to be decoded together
 ROWS_AT_ONCE = 10_000  # at most, that are looked up together
 BYTES_AT_ONCE = 16 * 2**20  # about so many of results
 UNSEEN_ROWS = 1_000  # that are looked up together while no result's size is known
@@ -68,6 +69,7 @@ class StoredResults:
     # A store of the user's runs in asyncio tasks of its own: if it cancelled a lookup or a write of ours, the rows that
     # wait for it would wait for ever.
     #
+    # _are_plain: arguments come from columns that say so by their types, and need no look at each
     # _state: while a lookup opens the store, other lookups find nothing
     # _rests_until: when the store is asked again after it has failed
     # _rows, _bytes: number and size of results that were read or written, beginning with a guess
@@ -81,11 +83,14 @@ class StoredResults:
         codec: ResultCodec,
         options: Options,
         clock: Callable[[], float],
+        *,
+        are_plain: bool = False,
     ) -> None:
         self.keys, self.ttl, self.error_ttl = keys, store.ttl, store.error_ttl
         self._name = name
         self._store = store
         self._codec = codec
+        self._are_plain = are_plain
         self._limit = options.store_timeout
         self._fails_task = options.on_store_error is OnStoreError.FAIL
         self._redacted = options.redacted
@@ -106,6 +111,10 @@ class StoredResults:
         """Seconds within which the last results are written and the store is closed."""
         return 4 * self._limit + 2 * STORE_CLOSE_LIMIT
 
+    def keys_of(self, rows: Sequence[Any]) -> list[bytes]:
+        """The key of each row; raises if one of them has none."""
+        return self.keys.of_many(rows, are_plain=self._are_plain)
+
     async def look_up(self, keys: Sequence[bytes]) -> list[Found]:
         """The stored results or error of each key; None without one. Raises as `on_store_error` says."""
         if self._state is _State.CLOSED:
@@ -117,16 +126,17 @@ class StoredResults:
             self._most = FEW_ROWS  # perhaps it was too much at once
             return [None] * len(keys)
         self._most = min(ROWS_AT_ONCE, 2 * self._most)
-        present = [*filter(None, values)]
-        self._rows, self._bytes = self._rows + len(present), self._bytes + sum(map(len, present))
+        size = sum(map(len, filter(None, values)))
+        self._rows, self._bytes = self._rows + len(values) - values.count(None), self._bytes + size
+        at_once = max(1, min(KEYS_AT_ONCE, DECODED_AT_ONCE * len(values) // max(1, size)))
         found: list[Found] = []
-        expired = self._codec.expired
-        for start in range(0, len(keys), KEYS_AT_ONCE):
+        before = self._codec.damaged
+        for start in range(0, len(keys), at_once):
             if start:
                 await asyncio.sleep(0)
-            end = start + KEYS_AT_ONCE
+            end = start + at_once
             found += self._codec.decode_many(keys[start:end], values[start:end])
-        if damaged := found.count(None) - values.count(None) - (self._codec.expired - expired):
+        if damaged := self._codec.damaged - before:
             what = "are damaged or not its own; the function is called in their place"
             self._warn("damaged", f"{damaged} results in the store of {self._name} {what}")
         return found
@@ -186,6 +196,8 @@ class StoredResults:
 
     async def _get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values = await self._store.get_many([*keys])
+        if self._store.is_built_in:
+            return values
         if not isinstance(values, (list, tuple)) or len(values) != len(keys):
             given = (
                 f"{len(values)} values" if isinstance(values, (list, tuple)) else f"an object of {type_name(values)}"

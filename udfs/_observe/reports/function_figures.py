@@ -60,6 +60,8 @@ class FunctionFigures:
         self.is_open = bool(tasks.get("running") or self.count("abandoned"))
         # Of the time; with several threads it may exceed 1.
         self.processor = self.count("processor_seconds") / self.seconds if self.seconds else 0.0
+        # The part for which the machine had no processor for an event loop that had work.
+        self.starved = self.count("starved_seconds") / self.seconds if self.seconds else 0.0
         # The option that ends what takes too long, and after how many seconds.
         given = ((name, self.options.get(name)) for name in ("attempt_timeout", "timeout"))
         self.time_limit = next(((name, float(seconds)) for name, seconds in given if seconds), ("timeout", math.inf))

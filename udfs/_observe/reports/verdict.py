@@ -226,6 +226,10 @@ RULES = (  # behind the part of the time that went to the state that cost most
     Rule(lambda f: f.top in MADE and _is_refused(f),
          lambda f: f"the service refused {things(f.count('throttled'), 'call')}: it allows fewer than were made; a "
                    "rate_limit just below what it allows, or a job_capacity if it bounds calls at once, avoids that"),
+    # A process that computes has little of the processor where others have it: it may look like one that waits.
+    Rule(lambda f: f.top in (BUSY, BLOCKED) and f.starved > f.processor and f.processor + f.starved >= CLOSE,
+         lambda f: f"tasks waited for a free processor: other processes had them, {NO_MORE}; a machine that does less "
+                   "beside, or less computing, would help"),
     Rule(lambda f: (f.top in (BUSY, BLOCKED) and f.processor >= MUCH) or (f.top is BLOCKED and f.is_plain),
          lambda f: f"a task's process computed: its processor is the limit, {NO_MORE}; more partitions on more cores, "
                    "or less computing, would help"),

@@ -45,10 +45,13 @@ class JobWatch:
     #
     # _open: the monitors that are open, the last one opened last
     # _logs_before: of each Spark Connect session in which a monitor has set `WORKER_LOGS`, what it was before
+    # _retired: the servers of monitors that are closed. Where tasks find monitors in a file, one that runs may report
+    # through the server of any of them, to all that are open: these servers close with the last.
     # _has_warned: whether a monitor of this process has said that it has no live figures
 
     _open: list[JobWatch] = []
     _logs_before: dict[SparkSession, str | None] = {}
+    _retired: list[LiveServer] = []
     _has_warned = False
 
     def __init__(self, spark: SparkSession, arrived: Callable[[], None]) -> None:
@@ -57,6 +60,7 @@ class JobWatch:
         self.run = uuid.uuid4().hex
         self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._is_classic = hasattr(spark, "_jsparkSession")
+        self._has_logs = False  # whether ended tasks log their figures
         self._is_posted = False  # whether tasks find it in the file of the registry
         self._server: LiveServer | None = None
         self._address: Address | None = None
@@ -114,7 +118,13 @@ class JobWatch:
                 if self._is_classic:
                     self._set_thread_runs(self._thread_runs())
         if self._server is not None:
-            self._server.close()
+            self._retired.append(
+                self._server
+            )  # before the look: the monitor that closes at this moment may be the last
+        if not any(watch._is_posted for watch in self._open):
+            with contextlib.suppress(IndexError):
+                while True:
+                    self._retired.pop().close()
 
     def take(self, message: Mapping[str, Any]) -> None:
         self._messages.put(message)
@@ -134,8 +144,8 @@ class JobWatch:
                     self._logs_before[self._spark] = self._spark.conf.get(WORKER_LOGS, None)
                     self._spark.conf.set(WORKER_LOGS, "true")
                 self._set_session_runs()
-                return True
-        return False
+                self._has_logs = True
+        return self._has_logs
 
     def _take_reports(self) -> bool:
         """Have the tasks of an engine without TaskContext report to this process; False if they do not reach it."""
@@ -153,10 +163,15 @@ class JobWatch:
         return self._is_posted
 
     def _post(self) -> None:
-        # The first one is open for longest if they are nested, and takes the messages for all.
+        # Another thread may post at the same time: whoever does so last posts what is true then.
+        posted: object = ()
+        while (request := self._posted_request()) != posted:
+            REGISTRY.post(request)
+            posted = request
+
+    def _posted_request(self) -> MonitorRequest | None:
         watches = [watch for watch in self._open if watch._is_posted]
-        runs = [watch.run for watch in watches]
-        REGISTRY.post(MonitorRequest(runs, watches[0]._address) if watches else None)
+        return MonitorRequest([watch.run for watch in watches], watches[0]._address) if watches else None
 
     def _thread_runs(self) -> list[str]:
         """The monitors that this thread's jobs report to, without closed ones, which another thread may have closed."""
@@ -194,8 +209,8 @@ class JobWatch:
 
     def logged(self) -> Iterator[Mapping[str, Any]]:
         """The messages in the logs of ended tasks, all of them at each call."""
-        if self._is_classic:
-            return
+        if not self._has_logs:
+            return  # nor is the server asked: one that has ended would be waited for
         logs = self._spark.tvf.python_worker_logs().where(sf.col("logger") == METRICS_LOGGER)
         for row in logs.where(sf.col("msg").contains(self.run)).select("msg").collect():
             with contextlib.suppress(ValueError):

@@ -1,0 +1,77 @@
+"""What a lookup does with what the store gives: results of a batch together, and large ones few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asyncudf import async_pandas_udf
+from asyncudf._engine.stored.stored_results import DECODED_AT_ONCE, KEYS_AT_ONCE, StoredResults
+from asyncudf._stores.keys import ResultKeys
+from asyncudf._stores.values import ResultCodec
+from asyncudf.testing import MemoryStore
+
+
+class NotedCodec(ResultCodec):
+    """Notes how many values, and of how many bytes, are decoded together."""
+
+    parts: list[tuple[int, int]]
+
+    def __init__(self) -> None:
+        super().__init__(bytes, many=False)
+        self.parts = []
+
+    def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Any:
+        self.parts.append((len(values), sum(map(len, filter(None, values)))))
+        return super().decode_many(keys, values)
+
+
+async def looked_up(values: Sequence[bytes], damaged: Sequence[int] = ()) -> tuple[list[Any], NotedCodec]:
+    """What is found of these results once they are in a store, those of some numbers damaged; and the codec."""
+    store, codec = MemoryStore(), NotedCodec()
+
+    @async_pandas_udf(store=store, version="1")
+    async def f(x: int) -> bytes:
+        return b""
+
+    keys = ResultKeys("f", "1", "binary").of_many([(x,) for x in range(len(values))])
+    items = {key: codec.kept(key, [value]) for key, value in zip(keys, values, strict=True)}
+    stored = StoredResults("f", store, None, codec, f.options, lambda: 0.0)  # type: ignore[arg-type]
+    await store.open()
+    given = {key: kept[0] for key, kept in items.items() if kept is not None}
+    await store.put_many(given | {keys[at]: given[keys[at]][:-1] for at in damaged}, None)
+    await store.close()
+    found = await stored.look_up(keys)
+    await stored.close()
+    return found, codec
+
+
+def test_small_results_are_decoded_many_at_a_time() -> None:
+    values = [b"x" * (x % 50) for x in range(KEYS_AT_ONCE + 100)]
+    found, codec = asyncio.run(looked_up(values))
+    assert found == [[value] for value in values]
+    assert [count for count, _ in codec.parts] == [KEYS_AT_ONCE, 100]
+
+
+def test_of_large_results_no_more_are_copied_than_fit_into_the_memory() -> None:
+    """To decode results together they are copied: hundreds of a megabyte would be half a gigabyte."""
+    values = [bytes((x,)) * (DECODED_AT_ONCE // 5) for x in range(40)]
+    found, codec = asyncio.run(looked_up(values))
+    assert found == [[value] for value in values]
+    assert max(size for _, size in codec.parts) <= DECODED_AT_ONCE
+    assert max(count for count, _ in codec.parts) == 4
+
+
+def test_a_damaged_result_among_others_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The results of a part are read one by one if one of them is none."""
+    values = [b"x" * x for x in range(30)]
+    with caplog.at_level(logging.WARNING, "asyncudf"):
+        found, _ = asyncio.run(looked_up(values, damaged=[3, 7]))
+    assert found == [None if x in (3, 7) else [value] for x, value in enumerate(values)]
+    assert [record.message for record in caplog.records] == [
+        "2 results in the store of f are damaged or not its own; the function is called in their place"
+    ]
