@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MappingProxyType
 from typing import Any, ForwardRef, TypeVar
 
 T = TypeVar("T")
+# PySpark's modules import one another in circles, which two threads must not enter at two places. None of what is
+# imported below uses a name in this way, so no thread waits in here for another.
+_one_at_a_time = threading.RLock()
 
 
 def public(package: str) -> Callable[[T], T]:
@@ -58,7 +62,8 @@ def on_use(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         source, defined = places[name]
         try:
-            found = importlib.import_module(source, package)
+            with _one_at_a_time:
+                found = importlib.import_module(source, package)
         except ModuleNotFoundError as error:
             if error.name is None or error.name not in needs:
                 raise

@@ -139,3 +139,19 @@ def test_packages_are_found_as_attributes() -> None:
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="module 'asyncudf' has no attribute 'ordered_weight'"):
         asyncudf.ordered_weight  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_threads_use_names_for_the_first_time_together() -> None:
+    """PySpark's own modules fail if two threads begin to import them at different places."""
+    imported("""
+import random, sys, threading, asyncudf
+from concurrent.futures import ThreadPoolExecutor
+sys.setswitchinterval(1e-5)
+together = threading.Barrier(8)
+def use(seed):
+    together.wait()
+    for name in random.Random(seed).sample(asyncudf.__all__, len(asyncudf.__all__)):
+        getattr(asyncudf, name)
+with ThreadPoolExecutor(8) as threads:
+    list(threads.map(use, range(8)))
+""")

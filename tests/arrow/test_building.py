@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 
 from asyncudf._arrow.building import array, builder, with_null_fields
 from asyncudf._arrow.columns import python_values
+from asyncudf._arrow.layout import WatermarkColumnGroup
+from asyncudf._arrow.validation import validator
+from asyncudf._errors.exceptions import ResultError
 from tests.kit.thorough import examples
 
 UTC = datetime.UTC
@@ -92,3 +97,61 @@ def test_what_fits_no_array_is_refused_as_by_pyarrow(arrow_type: pa.DataType, va
         pa.array([value], arrow_type)
     with pytest.raises(by_pyarrow.type):
         array([value], arrow_type)
+
+
+def test_equal_types_keep_the_metadata_of_their_own_fields() -> None:
+    def variants(metadata: dict[str, str] | None) -> pa.DataType:
+        inner = pa.struct([pa.field("value", pa.binary(), nullable=False, metadata=metadata)])
+        return pa.struct([("v", inner), ("of", pa.list_(inner)), ("by", pa.map_(pa.string(), inner))])
+
+    value = {"value": b"x"}
+    rows = [{"v": value, "of": [value, None], "by": {"k": value}}, None]
+    marked, plain = variants({"variant": "true"}), variants(None)
+    assert marked == plain
+    for arrow_type in (plain, marked, plain):
+        made, expected = array(rows, arrow_type), with_null_fields(pa.array(rows, arrow_type))
+        made.validate(full=True)
+        assert made.equals(expected)
+        for one, other in zip([made, *made.flatten()], [expected, *expected.flatten()], strict=True):
+            assert one.type.equals(other.type, check_metadata=True)
+
+
+def test_maps_with_nested_keys_are_left_to_pyarrow_before_the_first_call() -> None:
+    assert builder(pa.map_(pa.list_(pa.int64()), pa.int64())) is None
+    assert builder(pa.map_(pa.string(), pa.list_(pa.int64()))) is not None
+
+
+class Moment(datetime.datetime):
+    """Calculates in a way of its own, as those of some libraries do."""
+
+    def __sub__(self, other: Any) -> Any:
+        return datetime.timedelta(0)
+
+    def astimezone(self, tz: Any = None) -> Any:
+        return self.replace(year=1999)
+
+
+@pytest.mark.parametrize(
+    "moment", [Moment(2026, 1, 2, tzinfo=UTC), pd.Timestamp("1960-01-02T03:04:05.000006Z")], ids=str
+)
+def test_moments_of_other_classes_are_those_that_their_fields_say(moment: Any) -> None:
+    arrow_type = pa.timestamp("us", "UTC")
+    checked = validator("f", arrow_type)(moment)
+    assert type(checked) is datetime.datetime
+    assert array([checked, None], arrow_type).equals(pa.array([moment, None], arrow_type))
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_a_moment_of_pandas_after_9999_is_refused(zone: str | None) -> None:
+    moment = pd.Timestamp(np.datetime64("12000-01-01", "s")).tz_localize(zone)
+    with pytest.raises(ResultError, match="year 12000 is out of range"):
+        validator("f", pa.timestamp("us", zone))(moment)
+
+
+def test_watermarks_are_written_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pa, "array", None)
+    for zone in ("UTC", None):
+        group = WatermarkColumnGroup.of("f", pa.timestamp("us", zone), "w")
+        (column,) = group.columns([0, None, -(2**63)])
+        assert column.type == pa.timestamp("us", zone)
+        assert column.view(pa.int64()).to_pylist() == [0, None, -(2**63)]

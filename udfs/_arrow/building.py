@@ -33,7 +33,9 @@ def array(values: Sequence[Any], arrow_type: pa.DataType) -> Any:
     """
     if (build := builder(arrow_type)) is not None:
         try:
-            return build(values)
+            made = build(values)
+            # Types whose fields differ in metadata alone, such as Spark's variant, are equal, and have one builder.
+            return made if made.type.equals(arrow_type, check_metadata=True) else made.view(arrow_type)
         except (TypeError, AttributeError, KeyError, ValueError, OverflowError):
             pass  # pyarrow says what is wrong
     made = pa.array(values, type=arrow_type)
@@ -186,6 +188,6 @@ _KINDS: Sequence[tuple[Callable[[pa.DataType], bool], Any, Callable[..., Callabl
     (pa.types.is_date32, _EPOCH.date(), _days),
     (pa.timestamp("us", "UTC").equals, _EPOCH, _moments),
     (pa.types.is_list, (), _lists),
-    (pa.types.is_map, {}, _maps),
+    (lambda arrow_type: pa.types.is_map(arrow_type) and not pa.types.is_nested(arrow_type.key_type), {}, _maps),
     (lambda arrow_type: pa.types.is_struct(arrow_type) and arrow_type.num_fields, {}, _structs),
 )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from asyncudf.queues import StreamRecord
 
 from .._errors.exceptions import FunctionError
+from .building import array
 from .columns import has_plain_values
 from .objects import fields_of, has_objects, stored_type
 from .rows import ResultArrays, reader, source_columns
@@ -59,6 +60,9 @@ class ColumnGroup:
 
 class WatermarkColumnGroup(ColumnGroup):
     """The watermark in force at a row: microseconds since the epoch, and a datetime for an operator that reads it."""
+
+    def columns(self, values: Sequence[Any]) -> list[pa.Array]:
+        return [array(values, pa.int64()).view(self.arrow_type)]
 
     def getter(self, index: int) -> Callable[[Any], Any]:
         epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC if self.arrow_type.tz else None)

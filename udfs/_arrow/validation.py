@@ -394,13 +394,18 @@ def _is_naive(value: Any) -> bool:
 
 
 def _in_microseconds(value: Any) -> Any:
-    """The value itself. Raises ValueError if it is finer than microseconds."""
+    """The value, a moment as a plain datetime. ValueError for one finer than microseconds, or after the year 9999."""
     # pandas' Timestamp and Timedelta have nanoseconds, which Arrow cuts off.
     if type(value) in (datetime.datetime, datetime.timedelta):
         return value
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
         raise ValueError("it has nanoseconds, and Spark keeps microseconds; round it with .round('us')")
-    return value
+    if isinstance(value, datetime.timedelta):
+        return value
+    # Subclasses calculate as they like, and pandas' Timestamp of the year 12000 is one of 1972 for Arrow.
+    day = datetime.date(value.year, value.month, value.day)
+    time = datetime.time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold)
+    return datetime.datetime.combine(day, time)
 
 
 def in_utc(value: Any) -> Any:
