@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.spark
+
 # One task at a time, so that all queries run in one worker. It is asked afterwards, by a plain function.
 PROGRAM = """
 import array, json

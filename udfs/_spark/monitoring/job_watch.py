@@ -163,7 +163,7 @@ class JobWatch:
         return self._is_posted
 
     def _post(self) -> None:
-        # Another thread may post at the same time: whoever does so last posts what is true then.
+        # Other threads may post at the same time: the last one posts what is true then.
         posted: object = ()
         while (request := self._posted_request()) != posted:
             REGISTRY.post(request)
