@@ -37,9 +37,8 @@ and `help("asyncudf.testing")`.
 
 from typing import TYPE_CHECKING
 
-from asyncudf.queues._public import on_use as _on_use
-
 from ._errors.missing import MISSING as _MISSING
+from ._names import on_use as _on_use
 from ._version import VERSION as __version__  # noqa: F401, N811 - no name for `import *`
 
 if TYPE_CHECKING:

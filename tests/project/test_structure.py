@@ -44,7 +44,7 @@ LAYERS = [
     ["_limits"],
     ["_stores", "_observe"],
     ["_errors"],
-    ["queues", "_version"],
+    ["queues", "_version", "_names"],
 ]
 LAYER = {"": -1, "_engine": -1} | {package: number for number, packages in enumerate(LAYERS) for package in packages}
 NEVER = {"_engine.operators": "_arrow", "_engine.stored": "_arrow", "_engine.calls": "_arrow"}  # rows without Arrow

@@ -18,9 +18,8 @@ clock, as an event loop for tests of your own.
 
 from typing import TYPE_CHECKING
 
-from asyncudf.queues._public import on_use as _on_use
-
 from .._errors.missing import MISSING as _MISSING
+from .._names import on_use as _on_use
 
 if TYPE_CHECKING:
     from .._engine.loop.virtual_clock import (
