@@ -1,12 +1,14 @@
-"""P27 and P28: what a worker of the operator form costs beside that of a plain `mapInArrow`, before it does anything.
+"""P27 to P29: what a worker of the operator form costs beside that of a plain `mapInArrow`, before it does anything.
 
-Each task has a worker of its own, which Spark's daemon forks. The plain one passes batches on. What is told is the
-memory that is resident when the last row has come, and the CPU time of what is imported in it.
+Each task has a worker of its own, which Spark's daemon forks. The plain one passes batches on, or makes one call on a
+loop of its own. What is told is the memory that is resident when the last row has come, the CPU time of what is
+imported, and the time from when Spark has made the first row, for a worker that has not begun, to its call.
 """
 
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
 import tempfile
 import time
@@ -16,7 +18,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
+import uvloop
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from asyncudf import async_pandas_udf, ordered_wait
 
@@ -24,7 +28,7 @@ from .._harness import Case, Sample, Settings, System, Target
 from .._meter import resident
 from .._spark import local_spark, noop
 
-__all__ = ("P27", "P28")
+__all__ = ("P27", "P28", "P29")
 
 FRESH = {"spark.python.worker.reuse": "false"}
 ROWS = 10_000
@@ -71,12 +75,18 @@ def plain(told: Path, df: DataFrame) -> DataFrame:
 
 @contextlib.contextmanager
 def imports(settings: Settings) -> Iterator[list[System]]:
+    with with_byte_code() as session:
+        modules = {"operator": OPERATOR, "pandas": "pandas"}
+        yield [System(name, partial(imported, session, module)) for name, module in modules.items()]
+
+
+@contextlib.contextmanager
+def with_byte_code() -> Iterator[SparkSession]:
     # Where Python writes no byte code, as in a container, it would compile this package anew, and no other.
     with tempfile.TemporaryDirectory() as cache:
         writes = {"spark.executorEnv.PYTHONPYCACHEPREFIX": cache, "spark.executorEnv.PYTHONDONTWRITEBYTECODE": ""}
         with local_spark(FRESH | writes) as session:
-            modules = {"operator": OPERATOR, "pandas": "pandas"}
-            yield [System(name, partial(imported, session, module)) for name, module in modules.items()]
+            yield session
 
 
 def imported(session: SparkSession, module: str) -> Sample:
@@ -92,6 +102,42 @@ def imported(session: SparkSession, module: str) -> Sample:
     return Sample({"ms of CPU": row.s * 1e3})
 
 
+@contextlib.contextmanager
+def starts(settings: Settings) -> Iterator[list[System]]:
+    with with_byte_code() as session:
+        forms = {"operator": operator_of_one_call, "plain mapInArrow": plain_of_one_call}
+        yield [System(name, partial(started, session, form)) for name, form in forms.items()]
+
+
+def started(session: SparkSession, form: Callable[[DataFrame], DataFrame]) -> Sample:
+    made = sf.expr("cast(reflect('java.lang.System', 'nanoTime') AS bigint) AS made")  # on Linux the monotonic clock
+    row = form(session.range(1, numPartitions=1).select(made)).first()
+    assert row is not None
+    return Sample({"ms": (row.called - row.made) / 1e6})
+
+
+def operator_of_one_call(df: DataFrame) -> DataFrame:
+    @async_pandas_udf("bigint")
+    async def called(made: int) -> int:
+        return time.monotonic_ns()
+
+    return ordered_wait(df, called, "made").withColumnRenamed("value", "called")
+
+
+def plain_of_one_call(df: DataFrame) -> DataFrame:
+    async def called(made: int) -> int:
+        return time.monotonic_ns()
+
+    def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            for batch in batches:
+                results = [runner.run(called(made)) for made in batch.column("made").to_pylist()]
+                columns = [*batch.columns, pa.array(results, pa.int64())]
+                yield pa.RecordBatch.from_arrays(columns, ["made", "called"])
+
+    return df.mapInArrow(call, "made bigint, called bigint")
+
+
 P27 = Case(
     "P27",
     "memory of a worker of the operator form",
@@ -104,5 +150,12 @@ P28 = Case(
     "import in a worker of the operator form",
     imports,
     (Target("ms of CPU", "operator", most=0.68, against="pandas"),),
+    minutes=0.5,
+)
+P29 = Case(
+    "P29",
+    "from the first row to its call, in a worker of the operator form",
+    starts,
+    (Target("ms", "operator", most=1.5, against="plain mapInArrow"),),
     minutes=0.5,
 )
