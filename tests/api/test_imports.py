@@ -22,6 +22,7 @@ from asyncudf._spark.types import parsed
 PUBLIC = ("asyncudf", "asyncudf.queues", "asyncudf.testing")
 DEAR = ("pandas", "pyarrow.compute", "tenacity", "tornado", "aiohttp", "redis", "lmdb", "msgspec", "opentelemetry")
 PLANNING = ("asyncudf._spark.planner", "asyncudf._spark.evaluations", "asyncudf._spark.api", "asyncudf._batches")
+SINKS = ("asyncudf._spark.sinks", "pyspark.sql.datasource")
 
 
 def imported(program: str, stdin: bytes = b"") -> set[str]:
@@ -67,7 +68,7 @@ def test_the_package_alone_imports_no_other() -> None:
 def test_a_worker_that_gets_an_operator_imports_nothing_that_it_does_not_use() -> None:
     found = unpickled(operator())
     assert "asyncudf._spark.chain_task" in found
-    assert not found & {*DEAR, *PLANNING}
+    assert not found & {*DEAR, *PLANNING, *SINKS}
 
 
 def test_a_worker_imports_tenacity_for_retries_alone() -> None:

@@ -1,4 +1,4 @@
-"""Differences between engines, and between versions of Spark. No other module knows either.
+"""Differences between engines, and between versions of Spark. No other module knows either, but `data_sources`.
 
 Versions are found by their features, the engine behind a session by what it answers.
 """
@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import importlib.util
 import inspect
 import itertools
 import sys
@@ -66,22 +67,7 @@ except ImportError:  # before Spark 4.0: a table function has one schema for all
     AnalyzeArgument = AnalyzeResult = object  # type: ignore[assignment,misc]
     HAS_ANALYZE = False
 
-try:
-    from pyspark.sql.datasource import DataSource as DataSource
-    from pyspark.sql.datasource import DataSourceArrowWriter as DataSourceArrowWriter
-    from pyspark.sql.datasource import WriterCommitMessage as WriterCommitMessage
-
-    HAS_DATA_SOURCES = True
-except ImportError:  # before Spark 4.0
-    DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[assignment,misc]
-    HAS_DATA_SOURCES = False
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
-
-    HAS_STREAM_WRITERS = True
-except ImportError:  # before Spark 4.1: writers of streams get rows, of which not each value is exact
-    DataSourceStreamArrowWriter = object  # type: ignore[assignment,misc]
-    HAS_STREAM_WRITERS = False
+HAS_DATA_SOURCES = importlib.util.find_spec("pyspark.sql.datasource") is not None  # from Spark 4.0 on
 
 _CHAINED = ("f", "g")  # what the functions are called in the closure with which Spark's worker chains them
 Batches = Callable[[Iterator[Any]], Iterator[pa.Array]]

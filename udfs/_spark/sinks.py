@@ -28,18 +28,16 @@ from .._functions.options import Options
 from .._functions.side_outputs import DEAD_LETTERS
 from .._functions.signature import FunctionSpec
 from .._observe.function_metrics import FunctionMetrics, SinkRows
-from ._compat import (
+from ._compat import check_data_sources, engine_of, spark_schema
+from .chain_task import ChainTask
+from .coordinators import coordinator_config
+from .data_sources import (
     HAS_STREAM_WRITERS,
     DataSource,
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
-    check_data_sources,
-    engine_of,
-    spark_schema,
 )
-from .chain_task import ChainTask
-from .coordinators import coordinator_config
 from .evaluations import arrow_struct, check_rows
 from .monitoring.task_report import TaskReportSpec
 from .pickling import check_picklable

@@ -1,0 +1,26 @@
+"""Spark's classes of data sources in Python, as far as this version has them.
+
+Apart from the other differences between versions, as only sinks need them: a worker would import them for nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = (
+    "HAS_STREAM_WRITERS",
+    "DataSource",
+    "DataSourceArrowWriter",
+    "DataSourceStreamArrowWriter",
+    "WriterCommitMessage",
+)
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+except ImportError:  # before Spark 4.0
+    DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[assignment,misc]
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    HAS_STREAM_WRITERS = True
+except ImportError:  # before Spark 4.1: writers of streams get rows, of which not each value is exact
+    DataSourceStreamArrowWriter = object  # type: ignore[assignment,misc]
+    HAS_STREAM_WRITERS = False
