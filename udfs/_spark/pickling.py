@@ -57,10 +57,13 @@ class _Loading:
 
 
 def _loaded(pickled: bytes, driver: str, version: str) -> Any:
+    import gc
     import importlib
     import pickle
     import sys
 
+    collects = gc.isenabled()
+    gc.disable()  # it would look at all modules more than once while they load, and find nothing
     try:
         module = importlib.import_module("asyncudf._version")
         if version != module.VERSION:
@@ -74,6 +77,9 @@ def _loaded(pickled: bytes, driver: str, version: str) -> Any:
             f"On one machine, before the Spark session starts: export PYSPARK_PYTHON={driver}; python -m asyncudf "
             "doctor looks at the rest"
         ) from error
+    finally:
+        if collects:
+            gc.enable()
     task = kind.__new__(kind)
     vars(task).update(state)
     return task
