@@ -40,8 +40,8 @@ def warm_up(written: Iterable[pa.DataType], *, takes_vectors: bool, moves_rows: 
         importlib.import_module("pyarrow.compute")
     if is_worker and not gc.get_freeze_count():
         # Else each full collection, about one in 100,000 rows, looks at all imported objects. A process that is not
-        # ours alone has more than these, and what is frozen is never collected.
-        gc.collect()
+        # ours alone has more than these, and what is frozen is never collected. Nothing is garbage: Spark's daemon
+        # collects behind each task, and imports leave none.
         gc.freeze()
 
 
