@@ -5,20 +5,14 @@ Apart from the other differences between versions, as only sinks need them: a wo
 
 from __future__ import annotations
 
-__all__ = (
-    "HAS_STREAM_WRITERS",
-    "DataSource",
-    "DataSourceArrowWriter",
-    "DataSourceStreamArrowWriter",
-    "WriterCommitMessage",
-)
-
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+    from pyspark.sql.datasource import DataSource as DataSource
+    from pyspark.sql.datasource import DataSourceArrowWriter as DataSourceArrowWriter
+    from pyspark.sql.datasource import WriterCommitMessage as WriterCommitMessage
 except ImportError:  # before Spark 4.0
     DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[assignment,misc]
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
 
     HAS_STREAM_WRITERS = True
 except ImportError:  # before Spark 4.1: writers of streams get rows, of which not each value is exact
