@@ -36,8 +36,17 @@ OPERATOR = "asyncudf._spark.chain_task"  # what a worker unpickles for an operat
 
 
 @contextlib.contextmanager
+def with_byte_code() -> Iterator[SparkSession]:
+    # Where Python writes no byte code, as in a container, it would compile this package anew, and no other.
+    with tempfile.TemporaryDirectory() as cache:
+        writes = {"spark.executorEnv.PYTHONPYCACHEPREFIX": cache, "spark.executorEnv.PYTHONDONTWRITEBYTECODE": ""}
+        with local_spark(FRESH | writes) as session:
+            yield session
+
+
+@contextlib.contextmanager
 def memory(settings: Settings) -> Iterator[list[System]]:
-    with local_spark(FRESH) as session, tempfile.TemporaryDirectory() as folder:
+    with with_byte_code() as session, tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "resident")
         forms = {"operator": partial(operator, told), "plain mapInArrow": partial(plain, told)}
         yield [System(name, partial(held, session, told, form)) for name, form in forms.items()]
@@ -66,9 +75,8 @@ def operator(told: Path, df: DataFrame) -> DataFrame:
 
 def plain(told: Path, df: DataFrame) -> DataFrame:
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            told.write_text(str(resident()))
-            yield batch
+        yield from batches
+        told.write_text(str(resident()))  # as the operator: when Arrow has written what Spark gets
 
     return df.mapInArrow(same, df.schema)
 
@@ -78,15 +86,6 @@ def imports(settings: Settings) -> Iterator[list[System]]:
     with with_byte_code() as session:
         modules = {"operator": OPERATOR, "pandas": "pandas"}
         yield [System(name, partial(imported, session, module)) for name, module in modules.items()]
-
-
-@contextlib.contextmanager
-def with_byte_code() -> Iterator[SparkSession]:
-    # Where Python writes no byte code, as in a container, it would compile this package anew, and no other.
-    with tempfile.TemporaryDirectory() as cache:
-        writes = {"spark.executorEnv.PYTHONPYCACHEPREFIX": cache, "spark.executorEnv.PYTHONDONTWRITEBYTECODE": ""}
-        with local_spark(FRESH | writes) as session:
-            yield session
 
 
 def imported(session: SparkSession, module: str) -> Sample:
