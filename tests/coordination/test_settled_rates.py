@@ -17,7 +17,7 @@ from asyncudf._limits.coordinator import LEASE
 from tests.kit.coordinators import Server
 from tests.kit.engines import run_tasks
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.figures]
 
 RESERVED = 1_000.0
 
