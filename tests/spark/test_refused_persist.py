@@ -74,20 +74,23 @@ def test_a_session_is_asked_once(spark, refusals, folder):
     for _ in range(2):
         with keep(spark.range(0, 4, 1, 2)) as kept:
             assert tuples(kept) == [(0,), (1,), (2,), (3,)], "in the order of its partitions"
-    assert len(refusals) == 1
+    assert len(refusals) == 2, "for the first frame, and for a small one that nothing is wrong with"
 
 
-def test_a_dataframe_that_is_wrong_is_no_refusal(spark, refusals, folder, monkeypatch):
-    """Over Spark Connect `persist()` is the first that looks at a plan, and raises what is wrong with it."""
-    frame = spark.range(1)
+def test_a_dataframe_that_is_wrong_is_no_refusal(spark, folder, monkeypatch):
+    """One plan that cannot be kept made all later ones of its session go by a folder."""
+    frame, kept = spark.range(1).withColumnRenamed("id", "wrong"), type(spark.range(1)).persist
 
-    def wrong(df):
-        raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] a table that is gone")
+    def persist(df, *arguments):
+        if df.columns == ["wrong"]:
+            raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] a table that is gone")
+        return kept(df, *arguments)
 
-    monkeypatch.setattr(type(frame), "schema", property(wrong))
+    monkeypatch.setattr(type(frame), "persist", persist)
     with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
         keep(frame)
     assert _compat.engine_of(spark).keeps_frames
+    assert os.listdir(folder) == []
 
 
 def test_a_query_that_fails_leaves_nothing_and_is_run_again_by_the_next_call(spark, refusals, folder, tmp_path_factory):

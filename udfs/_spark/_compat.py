@@ -151,9 +151,14 @@ def engine_of(session: Any) -> Engine:
     return _engines[session]
 
 
-def has_refused_to_keep(session: Any) -> None:
-    """Remember that `persist()` of this session raises, as on serverless compute."""
-    _engines[session] = dataclasses.replace(engine_of(session), keeps_frames=False)
+def refuses_to_keep(session: Any) -> bool:
+    """Whether `persist()` of this session raises whatever it is asked to keep, as on serverless compute; remembered."""
+    try:
+        session.range(1).persist().unpersist()
+    except PySparkException:
+        _engines[session] = dataclasses.replace(engine_of(session), keeps_frames=False)
+        return True
+    return False
 
 
 def _asked(session: Any) -> Engine:

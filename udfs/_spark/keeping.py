@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
-from ._compat import change_setting, engine_of, has_refused_to_keep
+from ._compat import change_setting, engine_of, refuses_to_keep
 from .monitoring.task_report import WORKER_LOGS
 from .pickling import Travelling
 from .running_task import RunningTask, unmarked
@@ -80,8 +80,8 @@ def keep(df: DataFrame, task: Task | None = None, schema: spark.StructType | Non
         try:
             return Kept(_persist(frame), frame.unpersist)
         except PySparkException:
-            frame.schema  # noqa: B018 - raises if it is the DataFrame that is wrong
-            has_refused_to_keep(session)
+            if not refuses_to_keep(session):  # it is the DataFrame that is wrong
+                raise
     folder = _Folder.made(engine_of(session).name)
     try:
         declared: Any = schema or as_nullable(df.schema)  # a void that is not NULL has no type in Arrow
