@@ -20,6 +20,7 @@ from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.memory import BatchToken, InputBatch
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
 from asyncudf._observe.counters import TaskCounters
+from asyncudf.testing import VirtualClockLoop
 
 from ._work import BATCH, batches
 
@@ -31,16 +32,16 @@ LINGER = 0.1
 
 def engine(
     function: Callable[[int], Awaitable[Any]],
-    rows: range,
+    rows: Sequence[int | None],
     mode: str,
-    counters: TaskCounters | None = None,
-    read: Callable[[Sequence[int]], Iterable[Any]] = lambda batch: records_of(zip(batch), repeat(None)),
+    read: Callable[[Sequence[int | None]], Iterable[Any]] = lambda batch: records_of(zip(batch), repeat(None)),
     are_plain: bool = False,
     write: Callable[[Sequence[int]], object] = lambda results: None,
     **options: Any,
 ) -> AsyncWaitOperator:
     """The operator with its input, to be run on the loop that runs; what is written is thrown away."""
     loop = asyncio.get_running_loop()
+    clock = loop.time if isinstance(loop, VirtualClockLoop) else time.monotonic  # else that of Spark's workers
     source = batches(rows)
 
     def request_batch() -> None:
@@ -65,16 +66,16 @@ def engine(
         rng=random.Random(0),
         stored=stored,
         may_edit=False,  # as of a column of whole numbers, which nobody can edit
-        counters=counters or TaskCounters(time.monotonic),  # the clock of Spark's workers
+        counters=TaskCounters(clock),
         request_batch=request_batch,
     )
     return operator
 
 
-def column(function: Callable[[int], Awaitable[Any]], rows: range, **options: Any) -> AsyncWaitOperator:
+def column(function: Callable[[int], Awaitable[Any]], rows: Sequence[int | None], **options: Any) -> AsyncWaitOperator:
     """The same from Arrow arrays to Arrow arrays, as a column's worker has them from Spark and gives them back."""
 
-    def read(batch: Sequence[int]) -> InputBatch:
+    def read(batch: Sequence[int | None]) -> InputBatch:
         given, token = pa.array(batch, pa.int64()), BatchToken()
         values, _ = rows_of("f", [given], None)
         return InputBatch(records_of(values, repeat(token)), token, size_as_objects(given))

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asyncudf import FatalError, RateLimit
+from asyncudf import Budget, FatalError, RateLimit
 from asyncudf._limits.coordinator import LEASE
 from tests.kit.coordinators import Server
 from tests.kit.engines import run_tasks
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.figures]
 
 RESERVED = 1_000.0
 
@@ -57,8 +57,8 @@ class Job:
         self.end = self.begin + seconds
         self.calls = list[Call]()
 
-    def run(self, server: Server, rows: int, capacity: int = 200) -> None:
-        options: dict[str, Any] = {"capacity": capacity, "rate_limit": self.limit}
+    def run(self, server: Server, rows: int, **options: Any) -> None:
+        options = {"capacity": 200, "rate_limit": self.limit, **options}
         ended = run_tasks(
             server, map(self._of_task, range(self.tasks)), self._rows(rows), begins=self._begins, **options
         )
@@ -122,6 +122,14 @@ def test_tasks_that_begin_one_after_the_other_use_all_of_a_rate(server: Server, 
     assert job.used >= 0.99
     assert job.worst <= 1.04
     assert job.shares[0] >= 0.5 * job.shares[-1]
+
+
+def test_a_budget_beside_it_takes_nothing_of_a_rate(server: Server) -> None:
+    """What each call has reserved of both comes back with its end, as in P26 of the benchmarks."""
+    job = Job(PER_SECOND, 4)
+    job.run(server, rows=1_500, budget=Budget(10.0, reserve=RESERVED / 1e6, settle=lambda n, used: used / 1e6))
+    assert job.used >= 0.99
+    assert job.worst <= 1.04
 
 
 def test_many_tasks_use_all_of_a_rate(server: Server) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import pkgutil
 import re
@@ -19,10 +18,9 @@ from benchmarks.__main__ import main
 from benchmarks._harness import Case, Figure, Target
 from benchmarks._pages import OVERVIEW, PAGES, filled
 from benchmarks._results import LATEST, Results, load, require_writable, save
-from benchmarks._work import run
 from benchmarks.cases import CASES
 from benchmarks.cases.memory import HELD, HELD_ROWS, HELD_SIZE, LIMITS
-from benchmarks.counts import PROGRAMS, taken
+from benchmarks.counts import counted
 from benchmarks.peers import PeerUnavailable, Program, Workload
 
 BY_ID = {case.id: case for case in CASES}
@@ -131,5 +129,5 @@ def test_a_peer_that_loses_rows_or_fails_has_no_figure(monkeypatch: pytest.Monke
 def test_the_account_counts_the_calls_of_each_function() -> None:
     """A call that suspends begins once and goes on once, in ours as in the plain program."""
     rows, names = 50, ("bare", "ordered", "unordered")
-    found = {name: run(taken(PROGRAMS[name], rows), asyncio.new_event_loop) for name in names}
+    found = {name: counted(name, rows) for name in names}
     assert {name: account.calls["suspends_once"] for name, account in found.items()} == dict.fromkeys(found, 2 * rows)
