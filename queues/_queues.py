@@ -18,8 +18,6 @@ from ._elements import (
     new_record,
 )
 
-_new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
-
 
 class Output(Protocol):
     """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only.
@@ -83,8 +81,8 @@ class Entry:
 class RecordEntry(Entry):
     """A record waiting for its results, which carry the record's own timestamp."""
 
-    # The queue makes it by `_new_entry`, and sets all but the results. An attribute and not a property, and no futures:
-    # an entry is made for each row that has to wait.
+    # The queue makes it, and sets all but the results. An attribute and not a property, no futures, and no `__init__`,
+    # which would be a call more: an entry is made for each row that has to wait.
 
     __slots__ = ("_finished", "_held_bytes", "_memory", "_results", "record")
     record: Any  # that was put, or a plain tuple of the same
@@ -294,7 +292,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
         self.entries: deque[Entry] = deque()  # nothing in it was emitted
 
     def put_record(self, record: AnyRecord) -> Any:
-        entry = _new_entry(self.entry_class)
+        entry = self.entry_class()
         entry.record = record
         entry._finished = None
         entry.is_done = False
@@ -378,7 +376,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self._closed = 0  # entries of all segments but the last
 
     def put_record(self, record: AnyRecord) -> Any:
-        entry = _new_entry(self.entry_class)
+        entry = self.entry_class()
         entry.record = record
         entry._finished = self._last.finished
         entry.is_done = False
