@@ -128,6 +128,17 @@ def _collecting(output: Any) -> Callable[[AnyRecord, Any], None]:
     return getattr(output, "collect_result", collect_result)
 
 
+_NO_BATCH: tuple[Any, ...] = [], [], 0, None
+
+
+def _open_batch(output: Any) -> tuple[Any, ...]:
+    """The results that `output` gathers, their origins, how many are a full batch, and what flushes it.
+
+    While there are any, others may be added directly; an output that does more for a result has none for good.
+    """
+    return getattr(output, "open_batch", None) or _NO_BATCH
+
+
 class _MarkerEntry(Entry):
     """A watermark, a status or a latency marker: born complete, it only has a place in the order."""
 
@@ -319,15 +330,22 @@ class OrderedStreamElementQueue(StreamElementQueue):
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
         entries, collect = self.entries, _collecting(output)
+        values, origins, full, flush = _open_batch(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
-            if entries and entries[0] is entry and not entry.is_done:  # it leaves at once: nothing is before it
+            if not entry.is_done and entries[0] is entry:  # it leaves at once: nothing is before it
                 entries.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
                     entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
-                collect(entry.record, result)
+                if values:  # as `collect` would do, which is a call for each row
+                    values.append(result)
+                    origins.append(entry.record[2])
+                    if len(values) >= full:
+                        flush()
+                else:
+                    collect(entry.record, result)
             else:
                 entry.complete((result,))
             if entries and entries[0].is_done:
@@ -417,6 +435,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
         entries, collect = self.entries, _collecting(output)
+        values, origins, full, flush = _open_batch(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
             segment = self._first
@@ -431,7 +450,13 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                 if entry._memory is not None:
                     entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
-                collect(entry.record, result)
+                if values:  # as `collect` would do, which is a call for each row
+                    values.append(result)
+                    origins.append(entry.record[2])
+                    if len(values) >= full:
+                        flush()
+                else:
+                    collect(entry.record, result)
             if self._first.finished:
                 emit()
 
