@@ -18,8 +18,6 @@ from ._elements import (
     new_record,
 )
 
-_new_entry = object.__new__  # costs less than a class with an `__init__`, which counts once per row
-
 
 class Output(Protocol):
     """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only.
@@ -83,8 +81,8 @@ class Entry:
 class RecordEntry(Entry):
     """A record waiting for its results, which carry the record's own timestamp."""
 
-    # The queue makes it by `_new_entry`, and sets all but the results. An attribute and not a property, and no futures:
-    # an entry is made for each row that has to wait.
+    # The queue makes it, and sets all but the results. An attribute and not a property, no futures, and no `__init__`,
+    # which would be a call more: an entry is made for each row that has to wait.
 
     __slots__ = ("_finished", "_held_bytes", "_memory", "_results", "record")
     record: Any  # that was put, or a plain tuple of the same
@@ -128,6 +126,17 @@ def _collecting(output: Any) -> Callable[[AnyRecord, Any], None]:
 
     # The package's outputs have one that makes no record of the result.
     return getattr(output, "collect_result", collect_result)
+
+
+_NO_BATCH: tuple[Any, ...] = [], [], 0, None
+
+
+def _open_batch(output: Any) -> tuple[Any, ...]:
+    """The results that `output` gathers, their origins, how many are a full batch, and what flushes it.
+
+    While there are any, others may be added directly; an output that does more for a result has none for good.
+    """
+    return getattr(output, "open_batch", None) or _NO_BATCH
 
 
 class _MarkerEntry(Entry):
@@ -294,7 +303,7 @@ class OrderedStreamElementQueue(StreamElementQueue):
         self.entries: deque[Entry] = deque()  # nothing in it was emitted
 
     def put_record(self, record: AnyRecord) -> Any:
-        entry = _new_entry(self.entry_class)
+        entry = self.entry_class()
         entry.record = record
         entry._finished = None
         entry.is_done = False
@@ -321,15 +330,22 @@ class OrderedStreamElementQueue(StreamElementQueue):
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
         entries, collect = self.entries, _collecting(output)
+        values, origins, full, flush = _open_batch(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
-            if entries and entries[0] is entry and not entry.is_done:  # it leaves at once: nothing is before it
+            if not entry.is_done and entries[0] is entry:  # it leaves at once: nothing is before it
                 entries.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
                     entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
-                collect(entry.record, result)
+                if values:  # as `collect` would do, which is a call for each row
+                    values.append(result)
+                    origins.append(entry.record[2])
+                    if len(values) >= full:
+                        flush()
+                else:
+                    collect(entry.record, result)
             else:
                 entry.complete((result,))
             if entries and entries[0].is_done:
@@ -378,7 +394,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self._closed = 0  # entries of all segments but the last
 
     def put_record(self, record: AnyRecord) -> Any:
-        entry = _new_entry(self.entry_class)
+        entry = self.entry_class()
         entry.record = record
         entry._finished = self._last.finished
         entry.is_done = False
@@ -419,6 +435,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
         entries, collect = self.entries, _collecting(output)
+        values, origins, full, flush = _open_batch(output)
 
         def completed(entry: RecordEntry, result: Any) -> None:
             segment = self._first
@@ -433,7 +450,13 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                 if entry._memory is not None:
                     entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
-                collect(entry.record, result)
+                if values:  # as `collect` would do, which is a call for each row
+                    values.append(result)
+                    origins.append(entry.record[2])
+                    if len(values) >= full:
+                        flush()
+                else:
+                    collect(entry.record, result)
             if self._first.finished:
                 emit()
 

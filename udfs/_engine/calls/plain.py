@@ -28,9 +28,9 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
 
     def starts(slot: CallSlot, row: Row, now: float) -> None:
         slot.attempt = row.attempt = attempt = slot.own
-        attempt.rows, attempt.began = (row,), now
-        row.attempts, row.counts, row.state, row.trouble = 1, True, calling, NO_TROUBLE
-        row.started = now
+        attempt.rows[0], attempt.began = row, now  # type: ignore[index]
+        row.attempts, row.counts = 1, True  # not four in one line, for which Python would make a tuple
+        row.state, row.trouble, row.started = calling, NO_TROUBLE, now
         if timeout is None:
             row.deadline = None
         else:
@@ -52,20 +52,24 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
     `complete` gives a row the only result of its first attempt, and emits what may leave.
     """
     # The first attempt of its row has ended in time, and the result is all that there is to it.
-    clock, validate, latencies, service, asks = calls.clock, calls.validate, calls.latencies, calls.service, calls.asks
+    clock, validate, latencies, over = calls.clock, calls.validate, calls.latencies, calls.over
     watched, attempts = calls.deadlines.unmoved, calls.attempt_deadlines.unmoved
-    looks_at_results, over = calls.decisions.looks_at_results, calls.over
+    has_conditions = calls.attempt_deadlines.delay is not None or calls.asks or calls.decisions.looks_at_results
+
+    def is_plain(attempt: Attempt, now: float) -> bool:
+        """Whether no condition but the row's deadline keeps the result from being all."""
+        if now - CLOCK_ROUNDING > attempts.get(attempt, now) or calls.decisions.looks_at_results:
+            return False
+        return attempt.state is None or not (attempt.state.side or attempt.state.spent)
 
     def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
         """Returns when the attempt has ended."""
-        (row,) = attempt.rows
+        row = attempt.rows[0]
         now, deadline = clock(), row.deadline
         if (
             row.trouble is not NO_TROUBLE
             or (deadline is not None and now - CLOCK_ROUNDING > deadline)
-            or (attempts and now - CLOCK_ROUNDING > attempts.get(attempt, now))
-            or (asks and (attempt.state.side or attempt.state.spent))  # type: ignore[union-attr]
-            or looks_at_results
+            or (has_conditions and not is_plain(attempt, now))
         ):
             calls.coroutine_ended(slot, attempt, [(result,)], None)
             return now
@@ -73,14 +77,15 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
             value = result if validate is None else validate(result)
         except BaseException as error:  # to check it again would run code of the user's again
             if attempt.is_settled:  # it has its price, though it does not fit
-                service.spending.settle(attempt, (result,), None, is_cut=False)
+                calls.service.spending.settle(attempt, (result,), None, is_cut=False)
             calls.coroutine_ended(slot, attempt, None, error)
             return now
         slot.attempt = row.attempt = None
         row.state = over
-        if attempt.reserved is not None:
-            service.spending.settle(attempt, (result,), None, is_cut=False)
         if attempt.has_asked:
+            service = calls.service
+            if attempt.reserved is not None:
+                service.spending.settle(attempt, (result,), None, is_cut=False)
             service.ended(attempt, None, now)
             if attempt.keys:
                 calls.backlog.aside.ended(attempt)
@@ -89,7 +94,7 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
         latencies.append(now - row.started)  # type: ignore[operator]
         if deadline is not None:
             del watched[row]
-        if attempts:
+        if has_conditions:
             attempts.pop(attempt, None)
         try:
             complete(row, value)

@@ -70,8 +70,8 @@ class CallSlot:
         self.context = context  # in which its calls run
         self.attempt: Attempt | None = None  # that runs here, and is not decided
         # Of a row that is called as soon as it has its place: to make an attempt for each of them would cost more than
-        # many a call.
-        self.own = Attempt(())
+        # many a call. Its list of one row takes the next one.
+        self.own = Attempt([None])  # type: ignore[list-item]
         self.own.slot = self
         self.is_suspended = False  # whether the coroutine of the attempt has suspended
         self.is_cancelled = False  # whether the task was cancelled, which may have been taken back

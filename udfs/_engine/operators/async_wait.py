@@ -514,12 +514,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         entries, ready, is_over, put_record = queue.entries, calls.backlog.ready, self._finished.done, queue.put_record
         context, own, rows_have = slot.context, slot.own, ROWS
         assert function is not None
-        started = clock()
-        end = started + calls.longest_turn  # when the event loop gets its turn
+        started, longest_turn = clock(), calls.longest_turn
+        end = started + longest_turn  # when the event loop gets its turn
         while len(entries) < queue.most:
             element, rows, has_waited = None, source.current, False
             for element in islice(rows, BURST):
-                if type(element) not in rows_have:
+                if type(element) is not tuple and type(element) not in rows_have:
                     self.take_in(element)
                     break
                 result = None  # or the last one would live on through this call
@@ -536,7 +536,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 if slot.is_suspended:
                     slot.is_suspended, has_waited = False, True
                     started = clock()
-                    end = started + calls.longest_turn
+                    end = started + longest_turn
                 elif started > end:
                     return True
                 if ready or source.current is not rows or len(entries) >= queue.most or not service.asks_nothing:
