@@ -207,7 +207,7 @@ class _Writing(Travelling):
             if stream is not None:
                 with self._telling():
                     stream.close()
-                    file.close()
+                    file.close()  # pyright: ignore[reportPossiblyUnboundVariable]
                 failed.pop_all()
                 yield _files([path.name], 0 if running is None else running.partition)
 

@@ -77,7 +77,7 @@ class ResultCodec:
         if not many:
             results = Annotated[results, Meta(min_length=1, max_length=1)]
         self._decode: Any = Decoder(results).decode
-        self._decode_array: Any = Decoder(list[results]).decode
+        self._decode_array: Any = Decoder(list[results]).decode  # pyright: ignore[reportInvalidTypeForm]
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
         self.damaged: int = 0  # values so far that were none of the function's

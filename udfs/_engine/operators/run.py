@@ -129,6 +129,7 @@ class Run:
         assert function is not None
         began = clock()
         end = began + calls.longest_turn  # when the event loop gets its turn
+        result: Any = None
         while len(entries) < queue.most:
             element, rows = None, source.current
             operator.is_taking = True
