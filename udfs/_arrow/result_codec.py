@@ -65,7 +65,7 @@ class StoredResultCodec(ResultCodec):
             return found
         missing = found.count(None)
         fitting = [self._fitting(results) if type(results) is list else results for results in found]
-        self.damaged += fitting.count(None) - missing
+        self.count_damaged(fitting.count(None) - missing)
         return fitting
 
     def _fitting(self, results: list[Any]) -> list[Any] | None:

@@ -82,6 +82,9 @@ class ResultCodec:
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
         self.damaged: int = 0  # values so far that were none of the function's
 
+    def count_damaged(self, number: int) -> None:
+        self.damaged += number
+
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The results of a row as bytes, and as they are read back, of which there may be none or many.
 
@@ -143,7 +146,7 @@ class ResultCodec:
             failure: StoredFailure = self._decode_failure(_content(value))
             return failure
         except Exception:  # others may write anything to the store, and no row is to fail for that
-            self.damaged += 1
+            self.count_damaged(1)
             return None
 
 
