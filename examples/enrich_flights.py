@@ -260,7 +260,8 @@ def main() -> None:
         spark = _session.session(args.master, **{"execution.arrow.maxRecordsPerBatch": args.batch_rows})
         flights = read_flights(spark, args.rows)
         udf = airport_udf(service.url, args.capacity)
-        as_column(flights.where("flight_id % 100 = 0"), udf).collect()  # starts Spark's Python workers
+        with tempfile.TemporaryDirectory() as folder:  # starts Spark's Python workers, and loads what writes
+            as_column(flights.where("flight_id % 100 = 0"), udf).write.mode("overwrite").parquet(folder)
         ways: list[tuple[str, Callable[..., DataFrame]]] = [
             ("1. As a column", as_column),
             ("2. In SQL", in_sql),

@@ -67,6 +67,43 @@ class TestPutting:
         put(queue, "c")
 
 
+class Gathering(Emitted):
+    """Writes results in batches of two, with their origins; it counts those that came by `collect_result`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: tuple[list[Any], list[Any]] = ([], [])
+        self.batches: list[tuple[list[Any], list[Any]]] = []
+        self.collected = 0
+
+    def collect_result(self, record: Any, result: Any) -> None:
+        self.collected += 1
+        for held, one in zip(self.held, (result, record.origin), strict=True):
+            held.append(one)
+        if len(self.held[0]) == 2:
+            self.flush()
+
+    def flush(self) -> None:
+        self.batches.append(tuple([*held] for held in self.held))  # type: ignore[arg-type]
+        for held in self.held:
+            held.clear()
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["collected", "added to the open batch"])
+def test_results_that_leave_at_once_fill_the_batch_of_the_output(make_queue: QueueClass, is_open: bool) -> None:
+    """Batches are the same whether the output has an open batch, to which all but its first result are added."""
+    queue, output = make_queue(5), Gathering()
+    if is_open:
+        output.open_batch = (*output.held, 2, output.flush)  # type: ignore[attr-defined]
+    completed = queue.completing(output, lambda: None)
+    for entry in [queue.put_record(StreamRecord(None, 0, f"row {i}")) for i in range(5)]:
+        completed(entry, entry.record.origin[-1])
+    assert output.batches == [(["0", "1"], ["row 0", "row 1"]), (["2", "3"], ["row 2", "row 3"])]
+    assert output.held == (["4"], ["row 4"])
+    assert output.collected == (3 if is_open else 5)
+    assert len(queue) == 0
+
+
 class TestCompleting:
     @pytest.mark.parametrize("results", [[], [1], (1, 2, 3)])
     def test_an_entry_of_n_results_emits_n_records_of_its_row(self, make_queue: QueueClass, results: Any) -> None:

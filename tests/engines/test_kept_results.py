@@ -42,7 +42,7 @@ from asyncudf import (
 from asyncudf._spark.keeping import keep
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a server of another process cannot import it
-pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
+pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
 seen: Any = sys.modules.setdefault("seen_by_sail", types.ModuleType("seen_by_sail"))
 ODD = OutputTag("odd", "id long, note string")
 ROWS = 6

@@ -19,7 +19,7 @@ import pytest
 from asyncudf import AsyncStream, OptionError, async_pandas_udf, async_sink, monitor, ordered_wait, unordered_wait
 from asyncudf._spark.monitoring.task_report import REGISTRY
 
-pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
+pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
 called: Any = sys.modules.setdefault(
     "called_on_sail", types.ModuleType("called_on_sail")
 )  # seen by the server, in here

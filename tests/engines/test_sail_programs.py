@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
+pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
 ROOT = Path(__file__).parents[2]
 
 

@@ -34,7 +34,7 @@ from asyncudf import (
 from asyncudf._spark import _compat, coordinators, running_task
 from asyncudf._spark.loopback import runs_here
 
-pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: pip install pysail")
+pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
 
 
 class Service(types.ModuleType):

@@ -93,11 +93,13 @@ class Engine:
     """What runs the queries of a session, and what it keeps of what a plan says."""
 
     name: str
-    calls_columns_once: bool  # a function that is a column: for each row that reaches it, however often it is used
-    keeps_sorts: bool  # rows come to an operator as a sort before it has put them
-    analyzes_tables: bool  # it makes a table function with what its `analyze` has found
-    streams_operators: bool  # mapInArrow takes a stream
-    keeps_frames: bool  # persist() keeps the rows of a DataFrame
+    calls_columns_once: bool = (
+        True  # a function that is a column: for each row that reaches it, however often it is used
+    )
+    keeps_sorts: bool = True  # rows come to an operator as a sort before it has put them
+    analyzes_tables: bool = True  # it makes a table function with what its `analyze` has found
+    streams_operators: bool = True  # mapInArrow takes a stream
+    keeps_frames: bool = True  # persist() keeps the rows of a DataFrame
     tells_tasks: bool = True  # TaskContext says which query, partition and attempt a task is of
     runs_functions_itself: bool = False  # in the server's process, or in others like it
     logs_workers: bool = True  # over Spark Connect, the logs of Python workers can be read, from Spark 4.1 on
@@ -109,7 +111,7 @@ class Engine:
     misses_paths: bool = True  # to read a path where nothing is raises an error
 
 
-SPARK = Engine("Spark", True, True, True, True, True)
+SPARK = Engine("Spark")
 SAIL = Engine(
     "Sail",
     calls_columns_once=False,

@@ -118,9 +118,8 @@ class JobWatch:
                 if self._is_classic:
                     self._set_thread_runs(self._thread_runs())
         if self._server is not None:
-            self._retired.append(
-                self._server
-            )  # before the look: the monitor that closes at this moment may be the last
+            # Before the look: the monitor that closes at this moment may be the last.
+            self._retired.append(self._server)
         if not any(watch._is_posted for watch in self._open):
             with contextlib.suppress(IndexError):
                 while True:
