@@ -131,7 +131,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._leaving_context = contextvars.copy_context()
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
-        costs = Costs(options.rate_limit, options.budgets, spec)
+        costs = Costs(options.counted, spec)
         self._service = Service(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
