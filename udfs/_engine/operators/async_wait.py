@@ -531,11 +531,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     calls.coroutine_ended(slot, own, None, error)
                     started = clock()
                 else:
-                    if slot.attempt is own:
-                        started = returned(slot, own, result)
+                    started = returned(slot, own, result) if slot.attempt is own else clock()
                 if slot.is_suspended:
                     slot.is_suspended, has_waited = False, True
-                    started = clock()
                     end = started + longest_turn
                 elif started > end:
                     return True
@@ -617,9 +615,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._memory is not None:
             self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
-    def _complete(self, row: Row, result: Any) -> None:
+    def _complete(self, row: Row, result: Any) -> bool:
         row.complete((result,))
         self.pump()
+        return True
 
     # Figures.
 
