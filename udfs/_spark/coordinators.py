@@ -14,8 +14,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pyspark.sql import SparkSession
-
 from .._errors.exceptions import FatalError, OptionError
 from .._errors.safe import SecretUrl, without_secrets
 from .._functions.key_names import key_name
@@ -28,9 +26,11 @@ from .._stores.base import need
 from .._stores.redis import checked_url
 from ._compat import active_context, setting
 from .loopback import LOCAL, is_of_one_host, runs_here
+from .types import active_session
 
-if TYPE_CHECKING:  # a client of Spark Connect alone has none
-    from pyspark import SparkContext
+if TYPE_CHECKING:
+    from pyspark import SparkContext  # a client of Spark Connect alone has none
+    from pyspark.sql import SparkSession
 
 PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner
 POLL_INTERVAL = 1.0  # seconds between two checks whether the application has ended
@@ -68,12 +68,23 @@ def without_coordinator() -> Iterator[None]:
         _is_alone.reset(token)
 
 
-def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfig | None:
-    """The coordinator of a function's tasks; None if the function has no limit of the whole job."""
+def coordinator_config(
+    spec: FunctionSpec, options: Options, session: SparkSession | None = None
+) -> CoordinatorConfig | None:
+    """The coordinator of a function's tasks in a session; None if the function has no limit of the whole job.
+
+    Without a session, as for a column, it is the session that is active. Raises OptionError if there is none either.
+    """
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
-    url = coordinator_url(options.coordinator)
-    config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application())
+    if session is None and (session := active_session()) is None:
+        raise OptionError(
+            f"{spec.name} has limits of the whole job, whose coordinator depends on the Spark session, and none is "
+            f"active in this thread. Use the operator, asyncudf.ordered_wait(df, {spec.name}, ...), which takes the "
+            "session of its DataFrame"
+        )
+    url = coordinator_url(options.coordinator, session)
+    config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application(session))
     _prepare(config, options)
     return config
 
@@ -86,8 +97,7 @@ def _name_of(function: Any) -> str:
         return key_name(function)
 
 
-def _application() -> str:
-    session = SparkSession.active()
+def _application(session: SparkSession) -> str:
     if hasattr(session, "_jsparkSession"):
         return str(session.sparkContext.applicationId)
     return setting(session, "spark.app.id")
@@ -118,7 +128,7 @@ async def _prepare_at(
         _prepared.update((config.url, name) for name in begin)
 
 
-def coordinator_url(given: str | None, session: SparkSession | None = None) -> SecretUrl:
+def coordinator_url(given: str | None, session: SparkSession) -> SecretUrl:
     """The URL of the coordinator for the tasks of a session; it may contain the password.
 
     If none is given, the first call starts a server on the driver, one for the Spark application: on loopback in local
@@ -128,7 +138,6 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
     OptionError, which names the ways out and no secret, if there is none that all tasks share.
     """
     need("a limit of the whole job", "coordinator", "redis")
-    session = SparkSession.active() if session is None else session
     context = _context_of(session)
     if given is not None:
         return _given(given, context)
