@@ -17,7 +17,7 @@ from ..._errors.exceptions import FatalError
 from ..._functions.async_function import FAIL_TASK, TELL_LIMITS, RuntimeContext
 from ..._functions.options import OnNullInput, Options, OutputMode
 from ..._functions.signature import FunctionSpec
-from ..._limits.coordinator import TaskIdentity
+from ..._limits.coordinator.names import TaskIdentity
 from ..._limits.gate import Gate
 from ..._limits.own_limits import OwnLimits
 from ..._observe.counters import TaskCounters
@@ -131,7 +131,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._leaving_context = contextvars.copy_context()
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
-        costs = Costs(options.rate_limit, options.budgets, spec)
+        costs = Costs(options.counted, spec)
         self._service = Service(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
