@@ -74,6 +74,24 @@ def test_the_values_come_back_from_any_part_of_it(column: tuple[pa.DataType, lis
     assert python_values(array(values, arrow_type).slice(start)) == values[start:]
 
 
+def test_a_struct_that_is_null_is_so_in_each_of_its_fields() -> None:
+    """Whether a field has NULL of its own in no row, in some or in all of them."""
+    inner = pa.struct([("whole", pa.string()), ("none", pa.int64())])
+    arrow_type = pa.struct([("whole", pa.bool_()), ("some", pa.string()), ("none", pa.int64()), ("inner", inner)])
+    values = [
+        {"whole": True, "some": None if row % 2 else "x", "none": None, "inner": {"whole": "y", "none": None}}
+        if row % 3
+        else None
+        for row in range(1000)
+    ]
+    made = builder(arrow_type)(values)  # type: ignore[misc]
+    made.validate(full=True)
+    assert made.to_pylist() == values
+    for name, nulls in {"whole": 334, "some": 667, "none": 1000, "inner": 334}.items():
+        assert made.field(name).null_count == nulls, name
+    assert made.field("inner").field("whole").null_count == 334
+
+
 @pytest.mark.parametrize("last", ["z", "\u00e4", "\U0001f600", None], ids=ascii)
 @pytest.mark.parametrize("count", [JOINED_AT_ONCE, JOINED_AT_ONCE + 1, 3 * JOINED_AT_ONCE])
 def test_texts_are_whole_where_their_parts_meet(count: int, last: str | None) -> None:

@@ -6,6 +6,7 @@ worker. Values that a validator has checked are no such values, and their arrays
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import operator
@@ -70,16 +71,22 @@ def with_null_fields(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset, children=[items])
 
 
+def _kind_of(arrow_type: pa.DataType) -> Any:
+    """What stands for a NULL of the type, and what makes the function for it; None if there is none."""
+    return next(((filler, parts) for matches, filler, parts in _KINDS if matches(arrow_type)), None)
+
+
 @functools.lru_cache
 def builder(arrow_type: pa.DataType) -> Build | None:
     """The function that makes arrays of a type without pandas; None if there is none."""
     inner = [builder(field.type) for field in fields_of(arrow_type)]
-    found = next(((filler, parts) for matches, filler, parts in _KINDS if matches(arrow_type)), None)
+    found = _kind_of(arrow_type)
     if found is None or None in inner:
         return None
     filler, parts_of = found
-    if pa.types.is_struct(arrow_type):  # that is NULL in each of its fields
-        filler = dict.fromkeys(field.name for field in arrow_type)
+    if is_struct := pa.types.is_struct(arrow_type):
+        # NULL in each field: those with fields of their own find it, and the others are masked, which costs no look.
+        filler = {field.name: None if fields_of(field.type) else _kind_of(field.type)[0] for field in arrow_type}
     parts: Callable[[Sequence[Any]], Parts] = parts_of(arrow_type, inner)
 
     def build(values: Sequence[Any]) -> pa.Array:
@@ -95,9 +102,19 @@ def builder(arrow_type: pa.DataType) -> Build | None:
                 return pa.nulls(len(values), arrow_type)
             validity = _bits(there)
             buffers, children = parts([filler if value is None else value for value in values])
+            if is_struct:
+                children = [child if fields_of(child.type) else _masked(child, validity) for child in children]
         return pa.Array.from_buffers(arrow_type, len(values), [validity, *buffers], children=children)
 
     return build
+
+
+def _masked(array: pa.Array, validity: pa.Buffer) -> pa.Array:
+    """A flat array with NULL also where its struct is NULL."""
+    own, *buffers = array.buffers()
+    if own is not None:
+        validity = pa.py_buffer(np.frombuffer(own, np.uint8, validity.size) & np.frombuffer(validity, np.uint8))
+    return pa.Array.from_buffers(array.type, len(array), [validity, *buffers])
 
 
 def _bits(flags: Iterable[bool]) -> pa.Buffer:
@@ -144,10 +161,10 @@ def _moments(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequenc
 
 def _texts(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:
     def parts(values: Sequence[Any]) -> Parts:
-        try:
-            return _joined(values, map(len, values), lambda some: "".join(some).encode("ascii"))
-        except UnicodeEncodeError:
-            return _joined(values, map(len, map(str.encode, values)), lambda some: "".join(some).encode())
+        if "".join(values[:JOINED_AT_ONCE]).isascii():  # then most often all are
+            with contextlib.suppress(UnicodeEncodeError):
+                return _joined(values, map(len, values), lambda some: "".join(some).encode("ascii"))
+        return _joined(values, map(len, map(str.encode, values)), lambda some: "".join(some).encode())
 
     return parts
 
