@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,12 +19,9 @@ from .._errors.safe import SecretUrl, without_secrets
 from .._functions.key_names import key_name
 from .._functions.options import Options
 from .._functions.signature import FunctionSpec
-from .._limits.coordinator import Coordinator, CoordinatorConfig
-from .._limits.coordinator_server import OTHER_WAYS, CoordinatorServer
-from .._limits.job_capacity import prepare_shares
-from .._limits.permits import open_limits
-from .._limits.rate_limit import RateLimit
-from .._limits.shared_keys import open_keys
+from .._limits.coordinator.client import Coordinator
+from .._limits.coordinator.names import CoordinatorConfig
+from .._limits.coordinator.server import OTHER_WAYS, CoordinatorServer
 from .._stores.base import need
 from .._stores.redis import checked_url
 from ._compat import active_context, setting
@@ -108,29 +105,27 @@ def _application(session: SparkSession) -> str:
 
 def _prepare(config: CoordinatorConfig, options: Options) -> None:
     """Tell the coordinator, once, that no task has a share or permits yet; else the first calls wait to be sure."""
-    shares = [] if options.job_capacity is None else [config.share(options.job_capacity)]
-    shares = [name for name in shares if (config.url, name) not in _prepared]
-    rates = [(name, limit) for name, limit in config.rates(options.rate_limit) if (config.url, name) not in _prepared]
-    if not shares and not rates:
+    begin = dict(one for limit, _ in options.limits for one in limit.beginnings(config.function))
+    begin = {name: one for name, one in begin.items() if (config.url, name) not in _prepared}
+    if not begin:
         return
     # In a thread of its own: in a notebook this one has a running loop.
-    thread = threading.Thread(target=lambda: asyncio.run(_prepare_at(config, shares, rates)), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(_prepare_at(config, begin)), daemon=True)
     thread.start()
     thread.join(2 * PREPARE_TIMEOUT)
 
 
-async def _prepare_at(config: CoordinatorConfig, shares: list[str], rates: list[tuple[str, RateLimit]]) -> None:
+async def _prepare_at(
+    config: CoordinatorConfig, begin: Mapping[str, Callable[[Coordinator], Awaitable[object]]]
+) -> None:
     # A server that refuses the driver is no error here: a task that is refused says so.
     with contextlib.suppress(FatalError):
         async with Coordinator(
             config.url, config.namespace, clock=time.monotonic, patience=PREPARE_TIMEOUT
         ) as coordinator:
-            if shares:
-                await prepare_shares(coordinator, shares)
-            if by_all := [one for one in rates if not one[1].by]:
-                await open_limits(coordinator, by_all)
-            await open_keys(coordinator, [one for one in rates if one[1].by])
-        _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
+            for one in begin.values():
+                await one(coordinator)
+        _prepared.update((config.url, name) for name in begin)
 
 
 def coordinator_url(given: str | None, session: SparkSession) -> SecretUrl:
