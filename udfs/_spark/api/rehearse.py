@@ -37,14 +37,14 @@ from ..._limits.failures import Failures
 from ..._limits.windows import Windows
 from ..._rehearsal.arithmetic import Estimate, Forecast, Job, Sample, SampleSize, TaskSample, forecast
 from ..._rehearsal.rehearsal import Rehearsal
-from .._compat import engine_of
+from .._compat import engine_of, slots_of
 from ..chain_task import ChainTask
 from ..column import Called
 from ..evaluations import StreamSource, result_plan
 from ..marks import marked
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
-from ..schemas import arguments, check_source, column_names
+from ..schemas import arguments, check_frame, check_source, column_names
 from .decorator import AsyncUDF, udf_of
 from .dry_run import count_rows
 
@@ -92,8 +92,7 @@ def rehearse(
     """
     began = time.monotonic()
     positive_int(sample, "sample")
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"rehearse takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "rehearse")
     if df.isStreaming:
         raise OptionError("rehearse takes a DataFrame that ends, and this one is streaming")
     udf, df, names = _called(df, function, columns, returnType, options)
@@ -207,8 +206,8 @@ def _task(df: DataFrame, udf: AsyncUDF[..., Any], options: Options) -> ChainTask
 
 def _cores(df: DataFrame) -> int:
     """Tasks that run at a time; over Spark Connect, as many as the partitions of rows that are nowhere yet."""
-    if hasattr(df, "_jdf"):
-        return df.sparkSession.sparkContext.defaultParallelism
+    if (known := slots_of(df.sparkSession)) is not None:
+        return known
     if not engine_of(df.sparkSession).spreads_ranges:  # it runs as many as its machine has cores
         return int(df.sparkSession.range(0, 1, 1, 1).mapInArrow(cores_there, "cores int").collect()[0].cores)
     numbered = df.sparkSession.range(10_000).select(sf.spark_partition_id().alias("partition"))
