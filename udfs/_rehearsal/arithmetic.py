@@ -17,8 +17,8 @@ from .._engine.calls.recorder import AttemptRecord
 from .._errors.figures import amount_, count, seconds, things
 from .._errors.safe import one_line
 from .._functions.options import Options, OutputMode
-from .._limits.adaptive_capacity import AdaptiveCapacity
-from .._limits.rate_limit import LearnedLimit, Scope, limit_label
+from .._limits.capacity.option import AdaptiveCapacity
+from .._limits.rates.option import LearnedLimit, Scope, limit_label
 
 # Standard errors on each side. That is 19 of 20 for a normal distribution; costs have longer tails, of which a sample
 # shows too little, and then 9 of 10 are left.
@@ -114,13 +114,18 @@ class SampleSize(NamedTuple):
         """Of so many calls where so many tasks run at a time: as many in flight as they can keep busy for a while."""
         tasks = max(1, min(slots, calls // CALLS_OF_A_TASK))
         per_task = max(1, calls // tasks)
-        in_flight = min(options.slots, per_task // ROUNDS, (options.job_capacity or math.inf) // tasks)
+        in_flight = min(options.slots, per_task // ROUNDS, _most_of_job(options) // tasks)
         return cls(tasks, per_task, max(1, int(in_flight)))
 
     @staticmethod
     def calls_for(in_flight: int, tasks: int) -> int:
         """Of how many calls a sample has so many in flight, in so many tasks."""
         return tasks * max(CALLS_OF_A_TASK, ROUNDS * math.ceil(in_flight / tasks))
+
+
+def _most_of_job(options: Options) -> float:
+    """Calls in flight in the whole job, at most."""
+    return options.job_capacity if isinstance(options.job_capacity, int) else math.inf
 
 
 class Job(NamedTuple):
@@ -152,7 +157,7 @@ class Job(NamedTuple):
 
     def in_flight(self, options: Options) -> int:
         """Calls in flight, in all tasks: `capacity` x tasks, or `job_capacity`, or all calls there are."""
-        most = min(options.slots * self.running, options.job_capacity or math.inf, math.ceil(self.calls))
+        most = min(options.slots * self.running, _most_of_job(options), math.ceil(self.calls))
         return max(1, int(most))
 
 
@@ -370,7 +375,7 @@ def _flow(options: Options, sample: Sample, job: Job) -> _Bound:
     what = f"{things(in_flight, 'call')} in flight"
     if all(calls <= each for calls in parts):
         what += ", all of a task"
-    elif options.job_capacity is None or options.slots * job.running <= options.job_capacity:
+    elif options.slots * job.running <= _most_of_job(options):
         what += f": capacity x tasks = {options.slots} x {job.running}"
     return _Bound(Estimate(lower, spent(likely, each, statistics.fmean(waits)), upper), what)
 

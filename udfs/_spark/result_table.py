@@ -41,7 +41,7 @@ LONGEST = 600.0  # seconds until Spark tells what it has observed of a query tha
 class ResultTable:
     """A wave that was added is there with whole rows, or not at all; no row is changed.
 
-    Of several rows of a key whoever reads them says which counts: their times, attempts and waves are columns.
+    A key may have several rows; its reader chooses by their columns, such as a time or an attempt.
 
     Attributes:
         where: a path, which has a slash, a backslash or a colon and is read literally; or the name of a table.

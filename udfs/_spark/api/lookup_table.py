@@ -172,7 +172,7 @@ class LookupTable:
                 f"{spec.name} gives 0..n results: a LookupTable keeps one for each arguments; make it a list"
             )
         self._function, self._version = key_name(spec.function), self._udf.options.version or "1"
-        plan, captured = plan_function(spec, self._udf.options, self._udf.returns)
+        plan, captured = plan_function(spec, self._udf.options, self._udf.returns, spark)
         assert isinstance(captured, StructType)
         self._result, self._error = captured["value"].dataType, captured["error"].dataType
         self._fields = result_fields(plan, self._result)

@@ -16,7 +16,7 @@ from ..._errors.checks import text
 from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
-from ..._limits.failures import FIRST_ROWS, ErrorBudget
+from ..._limits.health.option import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
 from ..schemas import check_frame
 from ..sinks import (
@@ -249,7 +249,7 @@ def _written(
     udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], micro_batch: Callable[[], str] = no_micro_batch
 ) -> SinkReport:
     began = time.monotonic()
-    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch), df, columns)
+    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch, df.sparkSession), df, columns)
     return SinkReport(
         function=udf.__name__,
         **figures.rows._asdict(),
