@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import asyncudf
+from asyncudf._engine.calls.row import _MOVES, RowState
 from asyncudf._functions.options import FunctionOptions
 
 ROOT = Path(__file__).parents[2]
@@ -97,3 +98,11 @@ def test_the_page_about_the_inside_names_files_that_exist() -> None:
     named = set(re.findall(r"`((?:_\w+/)+\w+\.py)`", text))
     assert len(named) > 20
     assert not [name for name in sorted(named) if not (ROOT / "udfs" / name).exists()]
+
+
+def test_the_page_about_the_inside_shows_all_moves_of_a_row() -> None:
+    """If it differs, put what this test prints into the page."""
+    moves = ((state, [one.name for one in RowState if one in after]) for state, after in _MOVES.items())
+    diagram = "\n".join(f"{state.name:<11} --> {', '.join(after)}" for state, after in moves if after)
+    print(diagram)
+    assert f"```text\n{diagram}\n```" in (ROOT / "docs" / "internals.md").read_text()

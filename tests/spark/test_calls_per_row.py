@@ -40,7 +40,7 @@ MENTIONS = {
 }
 
 
-@pytest.mark.spark_only("docs/platforms/calls_on_sail.md has the calls on Sail")
+@pytest.mark.spark_only("tests/engines/calls_on_sail.md has the calls on Sail")
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("query", MENTIONS)
 def test_the_calls_of_the_page_are_made(spark, journal, query, deterministic):
