@@ -35,7 +35,7 @@ BLOCK = re.compile(
 # The table of the README: what is asked, the calls of NAIVE in the first column, the case of the other columns, and
 # which system answers in each of them.
 COLUMNS = ("a plain UDF", "asyncudf", "plain asyncio", "handwritten Spark", "the usual gather", "Flink, tuned")
-NEAR = 0.1  # rounds that differ by less are shown by their median alone
+NEAR = 0.25  # rounds that differ by less are shown by their median alone
 OTHERS = ("bare", "handwritten", "gather", "flink")
 IN_ORDER, IN_ANY_ORDER = ("ordered_wait", *OTHERS), ("unordered_wait", *OTHERS[:-1], "flink unordered")
 OVERVIEW: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (

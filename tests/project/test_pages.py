@@ -93,8 +93,8 @@ def test_the_reference_has_each_public_name_and_each_option() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)) == sorted(FunctionOptions.__annotations__)
 
 
-def test_the_page_about_the_inside_names_files_that_exist() -> None:
-    text = (ROOT / "docs" / "internals.md").read_text()
+def test_the_pages_about_the_inside_name_files_that_exist() -> None:
+    text = (ROOT / "docs" / "internals.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     named = set(re.findall(r"`((?:_\w+/)+\w+\.py)`", text))
     assert len(named) > 20
     assert not [name for name in sorted(named) if not (ROOT / "udfs" / name).exists()]
