@@ -33,10 +33,10 @@ from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
 from ..._functions.signature import FunctionSpec, batch_rows
-from ..._limits.budget import CALLS, ROUNDING, Budget, budget_label
-from ..._limits.by_key import by_label
-from ..._limits.failures import Failures
-from ..._limits.windows import Windows
+from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
+from ..._limits.budgets.windows import Windows
+from ..._limits.health.option import Failures
+from ..._limits.keys import by_label
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from .._compat import engine_of
@@ -222,7 +222,8 @@ def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
 def _task(df: DataFrame, udf: AsyncUDF[..., Any], options: Options) -> ChainTask:
     """A chain of the function alone, over all columns."""
     result = _free_name("asyncudf_result", df.columns)
-    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, df)
+    session = df.sparkSession
+    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, session)
     return StreamSource.of(df, False, None, None).task([result_plan(node)])
 
 

@@ -17,7 +17,7 @@ from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
-from ..._limits.failures import FIRST_ROWS, ErrorBudget
+from ..._limits.health.option import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
 from ..sinks import (
     check_micro_batches,
@@ -250,7 +250,7 @@ def _written(
     udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], micro_batch: Callable[[], str] = no_micro_batch
 ) -> SinkReport:
     began = time.monotonic()
-    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch), df, columns)
+    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch, df.sparkSession), df, columns)
     return SinkReport(
         function=udf.__name__,
         **figures.rows._asdict(),
