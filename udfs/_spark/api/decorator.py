@@ -198,6 +198,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     `yield` (0..n results per row); `async def` of `pd.Series`, `pd.DataFrame` or `pa.Array` (one call for many
     rows); a plain `def` (runs in a thread); an `AsyncFunction`.
 
+    Most functions need the first eight options, from `capacity` to `resources`.
+
     Args:
         f: the function, when used without parentheses.
         returnType: of one result: DDL, a `DataType`, or a class whose fields have types: a dataclass, a NamedTuple, a
