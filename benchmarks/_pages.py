@@ -24,7 +24,8 @@ __all__ = ("PAGES", "filled", "listed", "show", "spread", "table", "target_rows"
 
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / page for page in ("performance.md", "reference/benchmarks.md", "platforms/sail.md")),
+    ROOT / "benchmarks" / "README.md",
+    *(ROOT / "docs" / page for page in ("performance.md", "platforms/sail.md")),
 )
 BLOCK = re.compile(
     r"(<!-- (?:(?P<all>overview|targets|runs|notes)|figures (?P<cases>[\w ]+): (?P<wanted>[^>]*)) -->\n)"

@@ -143,16 +143,8 @@ class Totals:
         happened = [(text, self.accidents[kind]) for kind, text in ACCIDENTS.items() if self.accidents[kind]]
         happened += [(f"a job {end}", count) for end, count in sorted(self.ends.items())]
         lines = [f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.", ""]
-        if self.jobs == 1:
-            told = ", ".join(f"{text} ({count:,})" for text, count in happened)
-            lines += [*textwrap.wrap(f"What happened: {told}.", 120), ""]
-        else:
-            lines += [
-                "| What happened | Times |",
-                "|---|---|",
-                *(f"| {text} | {count:,} |" for text, count in happened),
-                "",
-            ]
+        told = ", ".join(f"{text} ({count:,})" for text, count in happened)
+        lines += [*textwrap.wrap(f"What happened: {told}.", 120), ""]
         if faults:
             lines += ["| What did not hold | Jobs |", "|---|---|"]
             lines += [f"| {check.replace('_', ' ')} | {count:,} |" for check, count in faults]

@@ -18,7 +18,12 @@ from asyncudf._engine.calls.row import _MOVES, RowState
 from asyncudf._functions.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob(".github/*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "benchmarks" / "README.md",
+    *sorted(ROOT.glob(".github/*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PICTURE_LIMIT = 200_000  # bytes: a README is looked at on phones, too
 MODULES = ["asyncudf", *sorted(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
 
