@@ -113,7 +113,7 @@ def _notes(outcomes: Iterable[Outcome]) -> list[str]:
 
 def target_rows(outcomes: Iterable[Outcome], cases: Mapping[str, Case]) -> list[list[str]]:
     """The table of targets."""
-    header = ["case", "target", "median", "rounds", "met"]
+    header = ["case", "target", "median (rounds)", "met"]
     return [
         header,
         *(
@@ -126,8 +126,9 @@ def target_rows(outcomes: Iterable[Outcome], cases: Mapping[str, Case]) -> list[
 
 def _targets(rows: list[list[str]]) -> str:
     """How many are met, and all others."""
-    others = [row for row in rows[1:] if row[-1] != "yes"]
-    met = f"{len(rows) - 1 - len(others)} of {len(rows) - 1} bounds are met in every round"
+    judged = [row for row in rows[1:] if row[2]]
+    others = [row for row in judged if row[-1] != "yes"]
+    met = f"{len(judged) - len(others)} of {len(judged)} bounds that were judged are met in every round"
     return f"{met}. The others:\n\n{table([rows[0], *others])}" if others else f"{met}."
 
 
@@ -135,10 +136,10 @@ def _judged(target: Target, verdict: Verdict) -> list[str]:
     met = verdict.why or {"yes": "yes", "no": "**no**", "open": "open", None: ""}[verdict.met]
     shown = verdict.ratio or verdict.ours
     if shown is None:
-        return ["", "", met]
+        return ["", met]
     unit = "x" if verdict.ratio else ""
     low, high = min(shown.values), max(shown.values)
-    return [f"{_beside(shown.median, target.bound)}{unit}", _range(low, high), met]
+    return [f"{_beside(shown.median, target.bound)}{unit} ({_range(low, high)})", met]
 
 
 def _run(results: Results, cases: Mapping[str, Case]) -> str:
