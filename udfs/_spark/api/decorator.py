@@ -222,7 +222,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             of the parameter, or a dict from parameter names to functions or classes.
         output_mode: "ordered", or "unordered" for the operator and table forms.
         queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
-            is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
+            is the bound. With `queue_size=capacity` a slow row stops all new calls.
         max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
             results that wait, also for Spark to read them, the input batches that rows keep alive, and about 400 bytes
             for each row. At this size no row enters until others have left, but always as many as `capacity` calls
