@@ -20,9 +20,10 @@ import redis
 from asyncudf import RateLimit, RuntimeContext, async_pandas_udf
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
-from asyncudf._limits.coordinator import Coordinator, CoordinatorConfig
-from asyncudf._limits.coordinator_server import CoordinatorServer
-from asyncudf._limits.shared_keys import open_keys
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.names import CoordinatorConfig
+from asyncudf._limits.coordinator.server import CoordinatorServer
+from asyncudf._limits.rates.keyed import open_keys
 from asyncudf._observe.counters import TaskCounters
 
 TENANTS, BIG, RATE = 50, 0.6, 40.0

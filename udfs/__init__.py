@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from ._functions.retry import RetryStrategy
     from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
     from ._functions.watermarks import WatermarkStrategy
-    from ._limits.adaptive_capacity import AdaptiveCapacity
-    from ._limits.budget import Budget
-    from ._limits.circuit_breaker import CircuitBreaker
-    from ._limits.rate_limit import RateLimit
+    from ._limits.budgets.option import Budget
+    from ._limits.capacity.option import AdaptiveCapacity
+    from ._limits.health.option import CircuitBreaker
+    from ._limits.rates.option import RateLimit
     from ._observe.reports.sink_report import SinkError, SinkReport
     from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
     from ._spark.api.decorator import AsyncUDF, async_pandas_udf
@@ -148,10 +148,10 @@ if not TYPE_CHECKING:
             "._functions.retry": ("RetryStrategy",),
             "._functions.side_outputs": ("DEAD_LETTERS", "LATENCIES", "OutputTag"),
             "._functions.watermarks": ("WatermarkStrategy",),
-            "._limits.adaptive_capacity": ("AdaptiveCapacity",),
-            "._limits.budget": ("Budget",),
-            "._limits.circuit_breaker": ("CircuitBreaker",),
-            "._limits.rate_limit": ("RateLimit",),
+            "._limits.capacity.option": ("AdaptiveCapacity",),
+            "._limits.budgets.option": ("Budget",),
+            "._limits.health.option": ("CircuitBreaker",),
+            "._limits.rates.option": ("RateLimit",),
             "._observe.reports.sink_report": ("SinkError", "SinkReport"),
             "._rehearsal.rehearsal": ("Estimate", "Forecast", "Rehearsal"),
             "._spark.api.decorator": ("AsyncUDF", "async_pandas_udf"),

@@ -134,7 +134,7 @@ def test_a_server_that_does_not_come_back_is_replaced(
     monkeypatch: pytest.MonkeyPatch, started: dict[Any, Server]
 ) -> None:
     """At the next query; another password, as somebody may have heard the old one where it was."""
-    monkeypatch.setattr("asyncudf._limits.coordinator_server.READY_WITHIN", 0.5)
+    monkeypatch.setattr("asyncudf._limits.coordinator.server.READY_WITHIN", 0.5)
     before = coordinator_url(None, session())
     (server,) = started.values()
     os.killpg(watchdog_of(server).pid, signal.SIGKILL)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
 from asyncudf._errors.call_outcome import CallOutcome
-from asyncudf._limits.circuit_breaker import Breaker
-from asyncudf._limits.health import HEALTH, SharedHealth
+from asyncudf._limits.health.breaker import Breaker
+from asyncudf._limits.health.job import HEALTH, SharedHealth
 from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked, space_of_its_own
 
 pytestmark = pytest.mark.services

@@ -12,7 +12,7 @@ import pyarrow as pa
 from asyncudf import async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._engine.loop.bridge import Bridge
-from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._spark import worker
 from asyncudf._spark.column import ColumnTask
 from asyncudf._spark.monitoring.task_report import TaskReportSpec

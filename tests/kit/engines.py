@@ -15,7 +15,7 @@ from asyncudf import AsyncUDF, OutputTag, async_pandas_udf
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._engine.calls import service
-from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._observe.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _runs

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, OptionError, RateLimit
-from asyncudf._limits.block_size import BlockSize
-from asyncudf._limits.coordinator import CoordinatorConfig
-from asyncudf._limits.rate_limit import Bucket, LeasedPermits, Scope, take, tightest
+from asyncudf._limits.coordinator.names import CoordinatorConfig
+from asyncudf._limits.rates.bucket import BlockSize, Bucket, LeasedPermits, take, tightest
+from asyncudf._limits.rates.option import Scope
 from asyncudf.testing import run_rows
 from tests.kit.limited import most_within, now
 

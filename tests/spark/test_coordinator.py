@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from asyncudf._limits.coordinator_server import CoordinatorServer
+from asyncudf._limits.coordinator.server import CoordinatorServer
 from tests.kit.drivers import SharedDriver, driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from asyncudf import RateLimit, async_pandas_udf, ordered_wait
-from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.coordinator_server import CoordinatorServer
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.server import CoordinatorServer
 from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import HEAD

@@ -30,7 +30,7 @@ from .._errors.figures import amounts, count, things
 from .._errors.safe import safe_repr, type_name
 from .._functions.key_names import key_name
 from .._functions.signature import check_costs
-from .._limits.budget import Budget
+from .._limits.budgets.option import Budget
 from .._spark.pickling import check_function_picklable
 from .._spark.planner import plan_function
 from .._spark.schemas import (

@@ -12,7 +12,7 @@ from .._engine.operators.memory import TaskBatches
 from .._engine.stored.stored_results import StoredResults
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
-from .._limits.coordinator import TaskIdentity
+from .._limits.coordinator.names import TaskIdentity
 from .._limits.own_limits import OwnLimits
 from .._observe.counters import TaskCounters
 from .._observe.time_account import SparkThread

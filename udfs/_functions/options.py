@@ -30,11 +30,10 @@ from .._errors.checks import (
 )
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
-from .._limits.adaptive_capacity import AdaptiveCapacity
-from .._limits.budget import CALLS, Budget, budget_label
-from .._limits.circuit_breaker import CircuitBreaker
-from .._limits.failures import ErrorBudget
-from .._limits.rate_limit import RateLimit, Scope, limit_label
+from .._limits.budgets.option import CALLS, Budget, budget_label
+from .._limits.capacity.option import AdaptiveCapacity
+from .._limits.health.option import CircuitBreaker, ErrorBudget
+from .._limits.rates.option import RateLimit, Scope, limit_label
 from .._stores.base import ResultStore, result_store, store_label
 from .attempts import MAX_RETRY_AFTER
 

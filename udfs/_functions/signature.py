@@ -20,7 +20,7 @@ from typing import Any
 from .._errors.checks import is_async_def
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
-from .._limits.by_key import key_parameters
+from .._limits.keys import key_parameters
 from .annotations import (
     Answers,
     UnknownTypeError,

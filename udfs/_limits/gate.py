@@ -11,8 +11,8 @@ from .._errors.failure import Failure
 from .._observe.counters import TaskCounters
 from .._observe.time_account import State
 from .._observe.waits import Waiting
-from .by_key import Key
 
+Key = str  # of a row: a hash of the values, equal in all tasks
 LimitKey = tuple[int, Key | None]  # the place of a limit or budget in `Attempt.keys`, and the key there
 
 

@@ -5,20 +5,18 @@ Over the coordinator they are `SharedPermits`, `SharedKeys`, `CapacityShare` and
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from .._errors.call_outcome import CallOutcome
-from .._errors.failure import Failure
-from .budget import Budget, SpentByName, TaskAmounts
-from .by_key import Key
-from .coordinator import CoordinatorConfig
-from .gate import AskingAttempt, Slots
-from .job_capacity import ShareGate
-from .key_gate import KeyTimes, OwnKeys
-from .rate_limit import Bucket, LimitTime, RateLimit
+from .budgets.amount import SpentByName, TaskAmounts
+from .budgets.option import Budget
+from .capacity.job import OwnShareGate
+from .coordinator.names import CoordinatorConfig
+from .gate import Key, Slots
+from .rates.bucket import Bucket, LimitTime
+from .rates.keyed import KeyTimes, OwnKeys
+from .rates.option import RateLimit
 
 
 class OwnLimits:
@@ -59,26 +57,3 @@ class OwnLimits:
     def share(self, name: str, total: int, slots: Slots, wake: Callable[[], None]) -> OwnShareGate:
         """The gate of `job_capacity`; `wake` is called when a call of another function has ended."""
         return OwnShareGate(total, slots, wake, self._gates[name])
-
-
-class OwnShareGate(ShareGate):
-    """`job_capacity` where one task is the whole job: all its functions of one name have `total` calls in flight.
-
-    Args:
-        gates: of these functions; this one is put among them.
-    """
-
-    def __init__(self, total: int, slots: Slots, wake: Callable[[], None], gates: list[OwnShareGate]) -> None:
-        super().__init__(slots, lambda: total - sum(gate.in_flight for gate in gates if gate is not self), lambda: None)
-        self._wake, self._gates = wake, gates
-        gates.append(self)
-
-    @property
-    def in_flight(self) -> int:
-        return self._slots.in_flight
-
-    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
-        loop = asyncio.get_running_loop()
-        for gate in self._gates:
-            if gate is not self:
-                loop.call_soon(gate._wake)  # the slot is free only then

@@ -17,7 +17,7 @@ from asyncudf.queues._public import public
 from .._errors.figures import amount_, count, seconds, share, things
 from .._errors.safe import one_line
 from .._functions.options import Options, OutputMode
-from .._limits.rate_limit import RateLimit
+from .._limits.rates.option import RateLimit
 from .._observe.time_account import State
 from .service_model import Call, ServiceModel, cost
 from .simulation import Outcome, simulate

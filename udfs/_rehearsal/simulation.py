@@ -25,7 +25,8 @@ from .._errors.exceptions import AsyncTimeoutError, AsyncUDFError, FatalError
 from .._functions.options import EventLoop, ExtraFields, OnError, OnNullInput, Options
 from .._functions.retry import RetryStrategy
 from .._functions.signature import read_function
-from .._limits.rate_limit import Bucket, LearnedLimit, RateLimit, Scope, take
+from .._limits.rates.bucket import Bucket, take
+from .._limits.rates.option import LearnedLimit, RateLimit, Scope
 from .._observe.time_account import State
 from .service_model import Call, ServiceModel
 

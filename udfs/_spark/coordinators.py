@@ -21,12 +21,13 @@ from .._errors.safe import SecretUrl, without_secrets
 from .._functions.key_names import key_name
 from .._functions.options import Options
 from .._functions.signature import FunctionSpec
-from .._limits.coordinator import Coordinator, CoordinatorConfig
-from .._limits.coordinator_server import OTHER_WAYS, CoordinatorServer
-from .._limits.job_capacity import prepare_shares
-from .._limits.permits import open_limits
-from .._limits.rate_limit import RateLimit
-from .._limits.shared_keys import open_keys
+from .._limits.capacity.job import prepare_shares
+from .._limits.coordinator.client import Coordinator
+from .._limits.coordinator.names import CoordinatorConfig
+from .._limits.coordinator.server import OTHER_WAYS, CoordinatorServer
+from .._limits.rates.job import open_limits
+from .._limits.rates.keyed import open_keys
+from .._limits.rates.option import RateLimit
 from .._stores.base import need
 from .._stores.redis import checked_url
 from ._compat import active_context, setting

@@ -33,9 +33,10 @@ from ..._functions.signature import (
     bound,
     parameters_of,
 )
-from ..._limits.budget import Budget
-from ..._limits.by_key import Key, key_of
-from ..._limits.rate_limit import RateLimit
+from ..._limits.budgets.option import Budget
+from ..._limits.gate import Key
+from ..._limits.keys import key_of
+from ..._limits.rates.option import RateLimit
 
 
 class BatchCodec(Protocol):

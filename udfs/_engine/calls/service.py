@@ -16,24 +16,26 @@ from ..._errors.failure import Failure
 from ..._errors.records import error_text
 from ..._functions.options import OnError, OnSpent, Options
 from ..._functions.signature import FunctionSpec
-from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
-from ..._limits.breaker import BreakerGate
-from ..._limits.budget import Budget
-from ..._limits.by_key import Key
-from ..._limits.coordinator import Coordinator, CoordinatorConfig, PeriodicTask, TaskIdentity, TaskLink
-from ..._limits.failures import FailureBudget, FirstRows, SharedFailures
-from ..._limits.gate import Aside, Gate
-from ..._limits.health import SharedHealth
-from ..._limits.job_capacity import CapacityShare, ShareGate
-from ..._limits.key_gate import KeyGate
-from ..._limits.learning import Learner, LearningGate, LearningPermits
+from ..._limits.budgets.ledger import shared_amounts
+from ..._limits.budgets.option import Budget
+from ..._limits.budgets.spending import Spending
+from ..._limits.capacity.adaptive import AdaptiveGate, CapacityPolicy
+from ..._limits.capacity.job import CapacityShare, ShareGate
+from ..._limits.capacity.option import AdaptiveCapacity
+from ..._limits.coordinator.client import Coordinator
+from ..._limits.coordinator.link import PeriodicTask, TaskLink
+from ..._limits.coordinator.names import CoordinatorConfig, TaskIdentity
+from ..._limits.gate import Aside, Gate, Key
+from ..._limits.health.breaker import BreakerGate
+from ..._limits.health.failures import FailureBudget, FirstRows, SharedFailures
+from ..._limits.health.job import SharedHealth
+from ..._limits.health.throttle import RefusalGate
 from ..._limits.own_limits import OwnLimits
-from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, LearnedLimit, RateLimit, Scope
-from ..._limits.refusals import RefusalGate
-from ..._limits.shared_amounts import shared_amounts
-from ..._limits.shared_keys import SharedKeys
-from ..._limits.spending import Spending
+from ..._limits.rates.job import SharedPermits
+from ..._limits.rates.keyed import KeyGate, SharedKeys
+from ..._limits.rates.learned import Learner, LearningGate, LearningPermits
+from ..._limits.rates.option import TIME_ROUNDING, LearnedLimit, RateLimit, Scope
+from ..._limits.rates.task import PermitGate
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..loop.event_loops import seconds_until

@@ -17,7 +17,7 @@ from ..._errors.exceptions import FatalError
 from ..._functions.async_function import FAIL_TASK, TELL_LIMITS, RuntimeContext
 from ..._functions.options import OnNullInput, Options, OutputMode
 from ..._functions.signature import FunctionSpec
-from ..._limits.coordinator import TaskIdentity
+from ..._limits.coordinator.names import TaskIdentity
 from ..._limits.gate import Gate
 from ..._limits.own_limits import OwnLimits
 from ..._observe.counters import TaskCounters

@@ -33,10 +33,10 @@ from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
 from ..._functions.signature import FunctionSpec, batch_rows
-from ..._limits.budget import CALLS, ROUNDING, Budget, budget_label
-from ..._limits.by_key import by_label
-from ..._limits.failures import Failures
-from ..._limits.windows import Windows
+from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
+from ..._limits.budgets.windows import Windows
+from ..._limits.health.option import Failures
+from ..._limits.keys import by_label
 from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
 from ..._rehearsal.service_model import ServiceModel, TaskSample
 from .._compat import engine_of

@@ -17,7 +17,7 @@ from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
-from ..._limits.failures import FIRST_ROWS, ErrorBudget
+from ..._limits.health.option import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
 from ..sinks import (
     check_micro_batches,

@@ -1,24 +1,25 @@
-"""The circuit breaker: when a service counts as dead, so that one call at a time probes it and the others wait."""
+"""The options `breaker` and `max_failures`."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import math
-from collections import deque
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from itertools import islice
 from typing import Any
 
 from asyncudf.queues._public import public
 
-from .._errors.call_outcome import CallOutcome
-from .._errors.checks import discard, is_plain, positive_int, seconds, share
-from .._errors.exceptions import OptionError
-from .._errors.failure import Failure
-from .._errors.safe import safe_repr, type_name
-from .._errors.traces import leaves
+from ..._errors.call_outcome import CallOutcome
+from ..._errors.checks import discard, is_plain, positive_int, seconds, share
+from ..._errors.exceptions import OptionError
+from ..._errors.failure import Failure
+from ..._errors.figures import commonest
+from ..._errors.safe import safe_repr, type_name
+from ..._errors.traces import leaves
 from .chance import is_unlikely
 
 # Chance explains a tenth of failures, or twice the share that failed before, and at most two thirds of `failure_rate`.
@@ -158,66 +159,64 @@ def _check_failure_on(value: Any) -> None:
         )
 
 
-class Breaker:
-    """The circuit breaker of one task.
+FIRST_ROWS = 100  # fewer rows say nothing about a share
+EXAMPLES = 3
+NAMED_TYPES = 5  # error types that the message names
 
-    Each call runs under a ticket. Its end counts only while that ticket is the newest: a call that began before the
-    breaker opened, and ends while it is open, says nothing new.
+
+@dataclasses.dataclass(frozen=True)
+class ErrorBudget:
+    """What `max_failures=` means: a whole number is a count, a number below 1 a share of the rows, after 100 rows."""
+
+    most: float
+
+    @classmethod
+    def of(cls, value: Any, name: str = "max_failures") -> ErrorBudget:
+        """The budget that an option says; raises OptionError for what is neither a count nor a share."""
+        if isinstance(value, ErrorBudget):
+            return value
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if is_count or (isinstance(value, float) and 0 < value <= 1):
+            return cls(value)
+        raise OptionError(
+            f"{name} must be a whole number of rows, or a share of them, such as 0.02, not {safe_repr(value)}"
+        )
+
+    def is_spent(self, failures: Failures) -> bool:
+        if isinstance(self.most, int):
+            return failures.failed > self.most
+        return failures.rows >= FIRST_ROWS and failures.failed > self.most * failures.rows
+
+    def message(self, function: str, failures: Failures) -> str:
+        allowed = f"{self.most} may" if isinstance(self.most, int) else f"{100 * self.most:g}% may"
+        told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"
+        return "\n".join([f"{told} ({allowed}): {named_types(failures)}", *shown_examples(failures)])
+
+
+@dataclasses.dataclass
+class Failures:
+    """How many rows are done, how many of them failed, and with which errors.
+
+    Rows that failed are those that became null, a captured error or a dead letter; examples are redacted already.
     """
 
-    # closed: open_since is None; every call gets the same ticket
-    # open: calls wait; at _probe_at one of them, the probe, gets a ticket of its own; no other begins until it ends
-    # _ticket grows whenever the breaker opens or closes, and for each probe
-    # _failed: whether each of the last calls failed, the newest first; of those since it has closed
+    rows: int = 0
+    failed: int = 0
+    types: Counter[str] = dataclasses.field(default_factory=Counter)
+    examples: list[str] = dataclasses.field(default_factory=list)
 
-    def __init__(self, options: CircuitBreaker) -> None:
-        self._options = options
-        self._open_for, _ = options.times
-        self._failed: deque[bool] = deque(maxlen=WINDOWS_KEPT * options.window)
-        self._ticket = 0
-        self._is_probing = False
-        self._probe_at = 0.0
-        self.open_since: float | None = None
+    def add(self, rows: int, types: Mapping[str, int] | None = None, examples: Iterable[str] = ()) -> None:
+        """Count rows that are done; `types` counts the errors of those that failed."""
+        self.rows += rows
+        if types:
+            self.failed += sum(types.values())
+            self.types.update(types)
+            self.examples += [*examples][: EXAMPLES - len(self.examples)]
 
-    def admit(self, now: float) -> int | None:
-        """The ticket of a call that may begin; None if it has to wait."""
-        if self.open_since is not None:
-            if self._is_probing or now < self._probe_at:
-                return None
-            self._is_probing = True
-            self._ticket += 1
-        return self._ticket
 
-    def wait(self, now: float) -> float | None:
-        """Seconds until a call may begin, 0.0 if one may now; None until the probe under way has ended."""
-        if self.open_since is None:
-            return 0.0
-        return None if self._is_probing else max(0.0, self._probe_at - now)
+def named_types(failures: Failures) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in commonest(failures.types, NAMED_TYPES))
 
-    def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
-        """A call that was admitted is over; one that was cancelled too, as `NOTHING`."""
-        if ticket != self._ticket:
-            return
-        if self._is_probing:
-            self._is_probing = False
-            if outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED):
-                self.open_since = None
-                self._ticket += 1
-                self._failed.clear()
-            elif outcome is CallOutcome.DOWN:
-                self._failed.appendleft(True)
-                self._try_later(now)
-        elif outcome in (CallOutcome.ANSWERED, CallOutcome.DOWN):
-            self._failed.appendleft(outcome is CallOutcome.DOWN)
-            if self.open_since is None and self._options.opens(self._failed):
-                self.open_since = now
-                self._ticket += 1
-                self._try_later(now)
 
-    def _try_later(self, now: float) -> None:
-        self._probe_at = now + (self._open_for if self._options.is_dead(self._failed) else 0.0)
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether more calls fail than chance explains, but too few to open the breaker."""
-        return self._options.doubts(self._failed)
+def shown_examples(failures: Failures) -> list[str]:
+    return [f"  for example {example}" for example in dict.fromkeys(failures.examples[:EXAMPLES])]

@@ -6,13 +6,14 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from .._errors.exceptions import FatalError
-from .._stores.key_ledgers import KeyLedger, Window
-from .budget import Budget, budget_label
-from .by_key import Key
-from .coordinator import HURRY_EVERY, LONGEST_PAUSE, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
-from .key_amounts import Answer, KeyAmount, OpenWindow, Question
-from .shared_budget import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, kept
+from ..._errors.exceptions import FatalError
+from ..._stores.key_ledgers import KeyLedger, Window
+from ..coordinator.client import LONGEST_PAUSE
+from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
+from ..gate import Key
+from .amount import Answer, KeyAmount, OpenWindow, Question
+from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, kept
+from .option import Budget, budget_label
 from .windows import Windows
 
 MOST_KEYS = 256  # in one question: a script holds up the server for all others

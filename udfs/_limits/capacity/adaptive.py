@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any
 
-from asyncudf.queues._public import public
-
-from .._errors.call_outcome import CallOutcome
-from .._errors.checks import positive_int
-from .._errors.exceptions import OptionError
-from .._errors.failure import Failure
-from .._errors.task_faults import AT_A_LIMIT
-from .._observe.time_account import State
-from .chance import is_unlikely
-from .gate import AskingAttempt, Gate, Slots
+from ..._errors.call_outcome import CallOutcome
+from ..._errors.failure import Failure
+from ..._errors.task_faults import AT_A_LIMIT
+from ..._observe.time_account import State
+from ..gate import AskingAttempt, Gate, Slots
+from ..health.chance import is_unlikely
+from .option import AdaptiveCapacity
 
 CALLS_OF_ROUND = 100  # calls, at least, whose latencies are compared: the mean of fewer says little
 CALLS_OF_FAST_ROUND = 10  # the same while the capacity doubles, which changes more than chance does
@@ -37,35 +32,6 @@ CLIFF_LATENCY = 2.0  # times the latency that a queue in the service explains
 BROKEN_ROUNDS, MOST_BROKEN_ROUNDS = 16, 256  # rounds before a limit that broke the service is tried again: doubled
 QUIET_AFTER_DOWN = 2.0  # times the best latency, after a step down, during which ends of calls say nothing
 SHORTEST_LATENCY = 1e-6  # seconds: there is no logarithm of 0
-
-
-@public("asyncudf")
-@dataclasses.dataclass(frozen=True)
-class AdaptiveCapacity:
-    """As many calls in flight as the service can use, between `minimum` and `maximum` in each task.
-
-    It doubles until calls begin to wait in the service. Then it goes up by a twentieth, at least 1, per round of good
-    calls; down by a tenth when calls take clearly longer than the best did, or some are throttled or time out; down by
-    half when most of the time goes to such calls. Once a minute, for some hundred calls, it goes down to a quarter, to
-    measure how long calls take that do not wait for others.
-
-    Raises:
-        OptionError: values that cannot work.
-    """
-
-    minimum: int = 1
-    maximum: int = 400
-
-    def __post_init__(self) -> None:
-        if positive_int(self.maximum, "maximum") < positive_int(self.minimum, "minimum"):
-            raise OptionError(f"maximum must be at least minimum ({self.minimum}), not {self.maximum}")
-
-    @classmethod
-    def of(cls, value: Any, name: str = "capacity") -> int | AdaptiveCapacity:
-        """What the option `capacity=` accepts: a number of calls, "auto", or a range."""
-        if value == "auto":
-            return cls()
-        return value if isinstance(value, cls) else positive_int(value, name)
 
 
 class _Round:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 
-from .block_size import BlockSize, nap_of
-from .coordinator import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator, PeriodicTask, TaskLink
-from .gate import AskingAttempt, Gate
-from .rate_limit import LeasedPermits, Permits, RateLimit, limit_label, patience_of, take, tightest
+from ..coordinator.client import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator
+from ..coordinator.link import PeriodicTask, TaskLink
+from .bucket import BlockSize, LeasedPermits, nap_of, take, tightest
+from .option import RateLimit
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
@@ -391,108 +391,3 @@ class SharedPermits(PeriodicTask):
         if end > start:
             ours = self._coordinator.time.ours
             self._leased[number].add(ours(start), ours(end), start - ours(start))
-
-
-class Credit:
-    """Permits of one limit that calls have taken and not used, for later ones; less than 0 if they have used more.
-
-    They become stale like permits that were leased, unless a call waits for permits. Else a quiet time would save up
-    what all calls before it did not use, and a burst of any size could follow.
-
-    >>> credit = Credit(RateLimit(100))
-    >>> credit.add(8.0, 10.0)
-    >>> credit.left(10.01), credit.left(11.0)
-    (8.0, 0.0)
-    """
-
-    def __init__(self, limit: RateLimit) -> None:
-        self.follow(limit)
-        self._permits, self._since = 0.0, -math.inf
-        self.is_wanted = False  # a call waits
-
-    def follow(self, limit: RateLimit) -> None:
-        """From now on permits become stale as those of this limit."""
-        self._patience = patience_of(limit)
-
-    def left(self, now: float) -> float:
-        if self._permits > 0 and now > self._since + self._patience and not self.is_wanted:
-            self._permits = 0.0
-        return self._permits
-
-    def add(self, permits: float, now: float) -> None:
-        """A call has not used so many."""
-        self._permits = self.left(now) + permits
-        self._since = now
-
-    def use(self, permits: float, now: float) -> None:
-        if self.is_wanted:  # what is left has not become stale, and the next call looks at once
-            self.is_wanted, self._since = False, now
-        self._permits -= permits
-
-
-class PermitGate(Gate):
-    """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
-
-    The limits that are not by key are named by their places in `rate_limit`: of each the permits are the task's own, or
-    `shared` by all.
-    """
-
-    def __init__(
-        self,
-        limits: Mapping[int, RateLimit],
-        own: Sequence[tuple[int, Permits]],
-        shared: tuple[Sequence[int], SharedPermits] | None,
-    ) -> None:
-        self._labels = {place: limit_label(limit) for place, limit in limits.items()}
-        self.limits = [*self._labels.values()]
-        self.limit = limit_label(max(limits.values(), key=lambda limit: limit.interval))  # until it is known
-        self._credits = [(place, Credit(limit)) for place, limit in limits.items()]
-        self._credit_of = dict(self._credits)
-        self.follows_calls = any(limit.settle is not None for limit in limits.values())
-        self._own, self._places = [permits for _, permits in own], [place for place, _ in own]
-        self._shared = shared
-
-    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
-        given = attempt.costs
-        assert given is not None
-        costs = {place: max(0.0, given[place] - credit.left(now)) for place, credit in self._credits}
-        own, own_costs = self._own, [costs[place] for place in self._places]
-        if self._shared is None:
-            wait = take(own, own_costs, now)
-        else:
-            dues = (permits.due(cost, now) or now for permits, cost in zip(own, own_costs, strict=True))
-            wait = max(dues, default=now) - now
-        if wait != 0.0:
-            self._turns_away(tightest(own, own_costs, now), self._places)
-        elif self._shared is not None:
-            places, shared = self._shared
-            shared_costs = [costs[place] for place in places]
-            if (taken := shared.take(shared_costs, [given[place] for place in places])) is None:
-                self._turns_away(shared.tightest(shared_costs), places)
-                return None
-            costs.update(zip(places, taken, strict=True))
-            take(own, own_costs, now)
-        if wait == 0.0:
-            for place, credit in self._credits:
-                credit.use(given[place] - costs[place], now)
-        return wait
-
-    def follow(self, place: int, limit: RateLimit) -> None:
-        """From now on the permits of the limit at this place come as this one says."""
-        self._credit_of[place].follow(limit)
-        if place in self._places:
-            self._own[self._places.index(place)].follow(limit)
-        elif self._shared is not None:
-            places, shared = self._shared
-            shared.follow(places.index(place), limit)
-
-    def settle(self, place: int, reserved: float, used: float, now: float) -> None:
-        """A call that was thought to cost so many permits of a limit has used other ones: later calls get the rest."""
-        self._credit_of[place].add(reserved - used, now)
-
-    def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
-        """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
-        for _, credit in self._credits:
-            credit.is_wanted = True
-        if number is not None:
-            self.limit = self._labels[places[number]]

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from .._errors.checks import is_plain, text, unknown_name
-from .._errors.exceptions import OptionError
-from .._errors.safe import safe_repr, type_name
-from .._errors.waits import each_of, number_in, seconds_until, server_now, time_in
+from ..._errors.checks import is_plain, text, unknown_name
+from ..._errors.exceptions import OptionError
+from ..._errors.safe import safe_repr, type_name
+from ..._errors.waits import each_of, number_in, seconds_until, server_now, time_in
 
 Headers = Mapping[str, Any]  # by names in lower case
 MOST = 1e12  # permits; more is no limit of a service

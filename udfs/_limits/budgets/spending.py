@@ -6,18 +6,20 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from .._errors.checks import given_number
-from .._errors.exceptions import AsyncUDFError, FatalError
-from .._errors.failure import Failure
-from .._errors.figures import amount_
-from .._errors.records import error_text
-from .._errors.safe import one_line
-from .._stores.key_ledgers import Window
-from .budget import MOST_UNTOLD, Amounts, Budget, BudgetGate, SharedAmount, budget_label
-from .gate import AskingAttempt, CallingTask
-from .key_gate import KeyGate
-from .permits import PermitGate
-from .rate_limit import RateLimit
+from ..._errors.checks import given_number
+from ..._errors.exceptions import AsyncUDFError, FatalError
+from ..._errors.failure import Failure
+from ..._errors.figures import amount_
+from ..._errors.records import error_text
+from ..._errors.safe import one_line
+from ..._stores.key_ledgers import Window
+from ..gate import AskingAttempt, CallingTask
+from ..rates.keyed import KeyGate
+from ..rates.option import RateLimit
+from ..rates.task import PermitGate
+from .amount import Amount, Amounts
+from .option import Budget, budget_label
+from .task import MOST_UNTOLD, BudgetGate
 
 logger = logging.getLogger("asyncudf")
 
@@ -71,7 +73,7 @@ class Spending:
         """The gate of the next of the budgets."""
         place = self._first + len(self._gates)
 
-        def error_of(attempt: Any, amount: SharedAmount, need: float | None) -> AsyncUDFError:
+        def error_of(attempt: Any, amount: Amount, need: float | None) -> AsyncUDFError:
             if budget.by is not None and amount.is_newly_spent:
                 amount.is_newly_spent = False
                 self._task.counters.totals.spent_keys += 1

@@ -1,24 +1,18 @@
-"""A task's connection to the coordinator: which one it is, its clock, and what is asked again and again."""
+"""A task's connection to the coordinator, and its clock."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import logging
 import math
-import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from .._errors.exceptions import FatalError, OptionError
-from .._errors.safe import safe_repr, without_secrets
-from .budget import Budget
-from .rate_limit import RateLimit, Scope
+from ..._errors.exceptions import FatalError, OptionError
+from ..._errors.safe import safe_repr, without_secrets
 
 MOST_AWAY = 30.0  # seconds that a coordinator may be away
-LAST_MESSAGE_WITHIN = 1.0  # seconds for the last message of a task
 LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
 ANSWER = LEASE  # seconds without an answer after which a question is asked again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -203,72 +197,6 @@ class ServerTime:
         return time - self._most
 
 
-@dataclasses.dataclass(frozen=True)
-class CoordinatorConfig:
-    """The coordinator of a function and the names that its tasks use there; travels to the executors."""
-
-    url: str = dataclasses.field(repr=False)  # with the password
-    namespace: str  # of this application, on a server that others use too
-    function: str  # a name for the function's limits, which all its tasks share, in all queries of the application
-    application: str = ""  # Spark's id; another application of the same process numbers its queries from 0 again
-
-    def share(self, total: int) -> str:
-        """The name under which tasks share `total` calls in flight."""
-        return f"{self.function}:{total}"
-
-    def rates(self, limits: Sequence[RateLimit]) -> list[tuple[str, RateLimit]]:
-        """The limits of the job, each with the name under which tasks share it; no two have one name.
-
-        A limit with the same numbers in another list of the same function, as `with_options` makes them, has the same
-        name and is the same limit.
-        """
-        named: list[tuple[str, RateLimit]] = []
-        for limit in limits:
-            if limit.scope is Scope.JOB:
-                by = "".join(f":{name}" for name in limit.by or ())
-                numbers = f"{self.function}{by}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
-                equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
-                named.append((limit.name or f"{numbers}:{equal}", limit))
-        return named
-
-    def own_rates(self, limits: Sequence[RateLimit]) -> list[tuple[Scope, str] | None]:
-        """Of each limit the name under which the functions of one task share it; None: they do not."""
-        of_job = iter(self.rates(limits))
-        names = [next(of_job)[0] if limit.scope is Scope.JOB else limit.name for limit in limits]
-        return [None if name is None else (Scope(limit.scope), name) for limit, name in zip(limits, names, strict=True)]
-
-    def amounts(self, budgets: Sequence[Budget], query: str) -> list[str]:
-        """The names under which tasks share the budgets of a function; no two of a function have one name.
-
-        A budget without a name is that of the query, with one of the same numbers in another use of the function.
-        """
-        names: list[str] = []
-        for budget in budgets:
-            of_query = f"{query}:{budget.unit}:{float(budget.amount)!r}"
-            equal = sum(name.startswith(f"{of_query}:") for name in names)
-            names.append(f"{of_query}:{equal}" if budget.name is None else f"{budget.name}:{budget.unit}")
-        return names
-
-    def of_task(self, query: str, part: str) -> TaskIdentity:
-        """The identity of a task that runs now; every attempt at one part of the query's rows names that alike."""
-        return TaskIdentity(self, f"{self.function}:{self.application}:{query}", uuid.uuid4().hex, part)
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskIdentity:
-    """A task among those that share the limits of a function."""
-
-    config: CoordinatorConfig
-    query: str  # the name of what is counted for one query
-    task: str  # a name that no other task has, nor another attempt of this one
-    part: str  # the rows that it works on; another attempt at them has the same name
-
-
-QUESTION_GAP = 0.02  # seconds between two questions: every row may be a reason for one
-REPORT_EVERY = 0.5  # seconds between two reports
-HURRY_EVERY = 0.1  # the same where a task waits for what another holds
-REFRESH = 60.0  # seconds after which a task with nothing to report asks anyway, so that the counts stay
-
 # Redis keeps numbers as texts: 17 digits bring back the same one. The first argument is the time; only tests give it.
 NOW_SCRIPT = """
 local now = tonumber(ARGV[1])
@@ -292,115 +220,3 @@ if type(stats) == 'string' and string.match(stats, 'evicted_keys:0%s') and run ~
   kept = tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
 end
 """
-
-# How far the coordinator is behind the periodic questions of all tasks: each question takes the next place on a time
-# line. So there are at most RATE questions in a second, and the tasks need not be counted.
-PACE_SCRIPT = (
-    NOW_SCRIPT
-    + """
-local RATE, LONGEST = 2000, 4  -- questions in a second; seconds
-local function behind()
-  local key = KEYS[#KEYS]
-  local line = math.max(now, math.min(now + LONGEST, tonumber(redis.call('GET', key) or '0'))) + 1 / RATE
-  redis.call('SET', key, text(line), 'PX', 1000 * LONGEST)
-  return text(line - now)
-end
-"""
-)
-
-# Milliseconds that a key of one query outlives its last use. Each micro-batch of a stream has keys of its own, so they
-# must go soon, or they fill the server's memory. The tasks of a query refresh its keys: the time must cover stages of
-# the query without such tasks, and tasks whose event loop is blocked by a computation.
-KEEP_QUERY = 900_000
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskLink:
-    """A task's link to the coordinator, over which it shares its limits with other tasks."""
-
-    coordinator: Coordinator
-    task: str  # a name that no other task has
-    wake: Callable[[], None]  # called when an answer may let calls begin that had to wait
-    fail: Callable[[BaseException], None]  # called when the coordinator does not answer; ends the task with the error
-
-
-class PeriodicTask:
-    """Awaits `_exchange` and waits for the seconds that it returns, until it is closed; of one event loop.
-
-    The coordinator bounds the questions that all tasks ask in a second: each answer says how far it is behind, and the
-    task waits at least that long before it asks again.
-
-    Args:
-        keys: on the server, for the scripts.
-        gap: seconds between the end of one exchange and the next, at least.
-        longest: seconds that a task waits at most for a coordinator that is behind.
-    """
-
-    # _has_failed: `_exchange` has raised, so there is no coordinator to talk to
-    # _is_busy: `_exchange` is under way
-
-    def __init__(self, link: TaskLink, keys: Sequence[str], *, gap: float = QUESTION_GAP, longest: float = 4.0) -> None:
-        self._link, self._coordinator = link, link.coordinator
-        self._clock = link.coordinator.clock
-        self._keys, self._pace = keys, link.coordinator.key("pace", "all")
-        self._gap, self._longest = gap, longest
-        self._behind = 0.0
-        self._has_failed = self._is_busy = self._is_closed = False
-        self._reason = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._repeat())
-
-    async def close(self) -> None:
-        """End it, and send the last message."""
-        self._is_closed = True
-        try:
-            if self._is_busy:
-                await asyncio.wait([self._task], timeout=LAST_MESSAGE_WITHIN)
-        finally:
-            self._task.cancel()
-        await asyncio.wait([self._task])
-        if not self._has_failed and (message := self._last_message()) is not None:
-            # If it does not arrive, others learn the same when the lease is over.
-            with contextlib.suppress(FatalError, TimeoutError):
-                async with asyncio.timeout(LAST_MESSAGE_WITHIN):
-                    await message
-
-    async def _exchange(self) -> float:
-        """Ask; returns the seconds until the next time. It is cancelled if the task ends and it takes too long."""
-        raise NotImplementedError
-
-    def _last_message(self) -> Awaitable[object] | None:
-        """What the task tells the coordinator when it ends, if anything."""
-        return None
-
-    def _poke(self) -> None:
-        """Do not wait for the next exchange."""
-        self._reason.set()
-
-    async def _ask(self, script: str, *arguments: object) -> list[Any]:
-        """Run a script that begins with `PACE_SCRIPT`; returns the rest of its answer."""
-        answer: list[Any]
-        behind, *answer = await self._coordinator.run(script, [*self._keys, self._pace], *arguments)
-        self._behind = min(float(behind), self._longest)
-        return answer
-
-    async def _repeat(self) -> None:
-        while True:
-            self._reason.clear()
-            self._is_busy = True
-            try:
-                pause = await self._exchange()
-            except Exception as error:
-                self._has_failed = True
-                self._link.fail(error)
-                return
-            finally:
-                self._is_busy = False
-            if self._is_closed:
-                return
-            gap = max(min(self._gap, pause), self._behind)
-            await asyncio.sleep(gap)
-            try:
-                async with asyncio.timeout(max(0.0, pause - gap)):
-                    await self._reason.wait()
-            except TimeoutError:
-                pass

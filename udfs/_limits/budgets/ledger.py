@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from .._stores.base import ResultStore
-from .._stores.key_ledgers import key_ledger_of
-from .._stores.ledgers import ledger_of
-from .budget import Budget
-from .by_key import Key
-from .coordinator import TaskLink
-from .keyed_budget import KeyedBudget
-from .shared_budget import SharedBudget
+from ..._stores.base import ResultStore
+from ..._stores.key_ledgers import key_ledger_of
+from ..._stores.ledgers import ledger_of
+from ..coordinator.link import TaskLink
+from ..gate import Key
+from .job import SharedBudget
+from .keyed import KeyedBudget
+from .option import Budget
 
 
 @contextlib.asynccontextmanager

@@ -6,18 +6,9 @@ import enum
 import math
 from collections.abc import Awaitable, Callable
 
-from .._errors.call_outcome import CallOutcome
-from .circuit_breaker import (
-    BY_CHANCE,
-    CALLS_BEFORE,
-    DOUBTED,
-    LEAST_SHARE,
-    MORE,
-    RARE_BY_CHANCE,
-    WINDOWS_KEPT,
-    CircuitBreaker,
-)
-from .coordinator import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from ..._errors.call_outcome import CallOutcome
+from ..coordinator.link import KEEP_QUERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from .option import BY_CHANCE, CALLS_BEFORE, DOUBTED, LEAST_SHARE, MORE, RARE_BY_CHANCE, WINDOWS_KEPT, CircuitBreaker
 
 NEWS_EVERY = 0.25  # seconds between two exchanges
 PROBE_LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported

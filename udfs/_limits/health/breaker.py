@@ -1,18 +1,87 @@
-"""The gate of the circuit breaker."""
+"""The circuit breaker of a task, and its gate."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from .._errors.call_outcome import CallOutcome
-from .._errors.exceptions import FatalError
-from .._errors.failure import Failure
-from .._observe.time_account import State
-from .._observe.waits import Waiting
-from .circuit_breaker import Breaker, CircuitBreaker
-from .gate import AskingAttempt, Gate
-from .health import SharedHealth
-from .rate_limit import TIME_ROUNDING
+from ..._errors.call_outcome import CallOutcome
+from ..._errors.exceptions import FatalError
+from ..._errors.failure import Failure
+from ..._observe.time_account import State
+from ..._observe.waits import Waiting
+from ..gate import AskingAttempt, Gate
+from ..rates.option import TIME_ROUNDING
+from .option import WINDOWS_KEPT, CircuitBreaker
+
+if TYPE_CHECKING:
+    from .job import SharedHealth
+
+
+class Breaker:
+    """The circuit breaker of one task.
+
+    Each call runs under a ticket. Its end counts only while that ticket is the newest: a call that began before the
+    breaker opened, and ends while it is open, says nothing new.
+    """
+
+    # closed: open_since is None; every call gets the same ticket
+    # open: calls wait; at _probe_at one of them, the probe, gets a ticket of its own; no other begins until it ends
+    # _ticket grows whenever the breaker opens or closes, and for each probe
+    # _failed: whether each of the last calls failed, the newest first; of those since it has closed
+
+    def __init__(self, options: CircuitBreaker) -> None:
+        self._options = options
+        self._open_for, _ = options.times
+        self._failed: deque[bool] = deque(maxlen=WINDOWS_KEPT * options.window)
+        self._ticket = 0
+        self._is_probing = False
+        self._probe_at = 0.0
+        self.open_since: float | None = None
+
+    def admit(self, now: float) -> int | None:
+        """The ticket of a call that may begin; None if it has to wait."""
+        if self.open_since is not None:
+            if self._is_probing or now < self._probe_at:
+                return None
+            self._is_probing = True
+            self._ticket += 1
+        return self._ticket
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a call may begin, 0.0 if one may now; None until the probe under way has ended."""
+        if self.open_since is None:
+            return 0.0
+        return None if self._is_probing else max(0.0, self._probe_at - now)
+
+    def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
+        """A call that was admitted is over; one that was cancelled too, as `NOTHING`."""
+        if ticket != self._ticket:
+            return
+        if self._is_probing:
+            self._is_probing = False
+            if outcome in (CallOutcome.ANSWERED, CallOutcome.THROTTLED):
+                self.open_since = None
+                self._ticket += 1
+                self._failed.clear()
+            elif outcome is CallOutcome.DOWN:
+                self._failed.appendleft(True)
+                self._try_later(now)
+        elif outcome in (CallOutcome.ANSWERED, CallOutcome.DOWN):
+            self._failed.appendleft(outcome is CallOutcome.DOWN)
+            if self.open_since is None and self._options.opens(self._failed):
+                self.open_since = now
+                self._ticket += 1
+                self._try_later(now)
+
+    def _try_later(self, now: float) -> None:
+        self._probe_at = now + (self._open_for if self._options.is_dead(self._failed) else 0.0)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether more calls fail than chance explains, but too few to open the breaker."""
+        return self._options.doubts(self._failed)
 
 
 class BreakerGate(Gate):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .._errors.checks import text
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import safe_repr, type_name
 from .._stores.base import need
 from .._stores.keys import KEY_BYTES, canonical
+from .gate import Key
 
-if TYPE_CHECKING:
-    from .budget import Budget
-    from .rate_limit import RateLimit
 
-Key = str  # of a row: a hash of the values, equal in all tasks
+class MayBeByKey(Protocol):
+    """A limit or budget, of which each key may have one."""
+
+    @property
+    def by(self) -> str | Sequence[str] | None: ...
 
 
 def key_names(value: Any) -> tuple[str, ...] | None:
@@ -37,7 +39,7 @@ def key_names(value: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def key_parameters(limits: Iterable[RateLimit | Budget]) -> tuple[str, ...]:
+def key_parameters(limits: Iterable[MayBeByKey]) -> tuple[str, ...]:
     """The parameters of a function that make keys."""
     return tuple(dict.fromkeys(name for limit in limits for name in limit.by or ()))
 

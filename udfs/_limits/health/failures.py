@@ -2,72 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from .._errors.exceptions import FatalError, OptionError, ResultError
-from .._errors.figures import commonest
-from .._errors.records import error_text
-from .._errors.safe import safe_repr, type_name
-from .coordinator import KEEP_QUERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
-from .gate import CallingTask
+from ..._errors.exceptions import FatalError, ResultError
+from ..._errors.records import error_text
+from ..._errors.safe import type_name
+from ..coordinator.link import KEEP_QUERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
+from ..gate import CallingTask
+from .option import EXAMPLES, FIRST_ROWS, ErrorBudget, Failures, named_types, shown_examples
 
-FIRST_ROWS = 100  # fewer rows say nothing about a share
-EXAMPLES = 3
-NAMED_TYPES = 5  # error types that the message names
 EXAMPLE_CHARACTERS = 200  # characters of an example: each micro-batch of a stream leaves some on the server for a while
-
-
-@dataclasses.dataclass(frozen=True)
-class ErrorBudget:
-    """What `max_failures=` means: a whole number is a count, a number below 1 a share of the rows, after 100 rows."""
-
-    most: float
-
-    @classmethod
-    def of(cls, value: Any, name: str = "max_failures") -> ErrorBudget:
-        """The budget that an option says; raises OptionError for what is neither a count nor a share."""
-        if isinstance(value, ErrorBudget):
-            return value
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        if is_count or (isinstance(value, float) and 0 < value <= 1):
-            return cls(value)
-        raise OptionError(
-            f"{name} must be a whole number of rows, or a share of them, such as 0.02, not {safe_repr(value)}"
-        )
-
-    def is_spent(self, failures: Failures) -> bool:
-        if isinstance(self.most, int):
-            return failures.failed > self.most
-        return failures.rows >= FIRST_ROWS and failures.failed > self.most * failures.rows
-
-    def message(self, function: str, failures: Failures) -> str:
-        allowed = f"{self.most} may" if isinstance(self.most, int) else f"{100 * self.most:g}% may"
-        told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"
-        return "\n".join([f"{told} ({allowed}): {_types(failures)}", *_examples(failures)])
-
-
-@dataclasses.dataclass
-class Failures:
-    """How many rows are done, how many of them failed, and with which errors.
-
-    Rows that failed are those that became null, a captured error or a dead letter; examples are redacted already.
-    """
-
-    rows: int = 0
-    failed: int = 0
-    types: Counter[str] = dataclasses.field(default_factory=Counter)
-    examples: list[str] = dataclasses.field(default_factory=list)
-
-    def add(self, rows: int, types: Mapping[str, int] | None = None, examples: Iterable[str] = ()) -> None:
-        """Count rows that are done; `types` counts the errors of those that failed."""
-        self.rows += rows
-        if types:
-            self.failed += sum(types.values())
-            self.types.update(types)
-            self.examples += [*examples][: EXAMPLES - len(self.examples)]
 
 
 class FailureBudget:
@@ -184,18 +130,10 @@ class FirstRows:
 def _always_wrong(function: str, failures: Failures) -> str:
     told = (
         f"{function} failed for each of the first {failures.failed} rows of a task, with errors of its own: "
-        f"{_types(failures)}. All its results would be NULL, so the job ends: mend the function, or its declared type; "
-        "max_failures=1.0 lets such rows be NULL"
+        f"{named_types(failures)}. All its results would be NULL, so the job ends: mend the function, or its declared "
+        "type; max_failures=1.0 lets such rows be NULL"
     )
-    return "\n".join([told, *_examples(failures)])
-
-
-def _types(failures: Failures) -> str:
-    return ", ".join(f"{name} ({count:,})" for name, count in commonest(failures.types, NAMED_TYPES))
-
-
-def _examples(failures: Failures) -> list[str]:
-    return [f"  for example {example}" for example in dict.fromkeys(failures.examples[:EXAMPLES])]
+    return "\n".join([told, *shown_examples(failures)])
 
 
 # Adds the failures of a task to those of the job. A task reports all that it has counted so far. So a report that is

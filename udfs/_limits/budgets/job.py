@@ -7,27 +7,16 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from .._errors.exceptions import FatalError
-from .._errors.safe import type_name, without_secrets
-from .._stores.ledgers import Ledger
-from .budget import Budget
-from .coordinator import (
-    ANSWER,
-    FIRST_PAUSE,
-    HURRY_EVERY,
-    LONGEST_PAUSE,
-    MOST_AWAY,
-    PACE_SCRIPT,
-    REFRESH,
-    REPORT_EVERY,
-    PeriodicTask,
-    TaskLink,
-)
+from ..._errors.exceptions import FatalError
+from ..._errors.safe import type_name, without_secrets
+from ..._stores.ledgers import Ledger
+from ..coordinator.client import ANSWER, FIRST_PAUSE, LONGEST_PAUSE, MOST_AWAY
+from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
+from .amount import CALLS_AT_ONCE, COST_ROUNDING
+from .option import Budget
 from .windows import WHOLE_TIME
 
-CALLS_AT_ONCE = 64  # calls for which a task asks at once
 BUDGET_LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
-COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
 BUDGET_GAP = 0.001  # seconds between two questions of a task that uses up what it has
 KEEP_CALLS = 3_600_000  # milliseconds that the budget of a query outlives its last use
 KEEP_NAMED = 400 * 86_400_000  # the same of a budget with a name: it is money, and the next run may come in a year

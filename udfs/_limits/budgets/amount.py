@@ -1,15 +1,185 @@
-"""What a task has of the amounts of a budget, of which each key has one in each window."""
+"""What is spent and reserved of an amount, and what a task has of one that all tasks share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from .._stores.key_ledgers import Window
-from .by_key import Key
-from .shared_budget import CALLS_AT_ONCE, COST_ROUNDING
+from ..._stores.key_ledgers import Window
+from ..gate import Key
+from .option import ROUNDING, Budget
+from .windows import WHOLE_TIME, Windows
+
+CALLS_AT_ONCE = 64  # calls for which a task asks at once
+COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
+
+
+class Amount(Protocol):
+    """What a task reserves from: an amount that it may spend, or a key's in the window of now."""
+
+    is_newly_spent: bool  # the next call that it turns away is the first, of those of all tasks
+
+    @property
+    def during(self) -> Window: ...
+    @property
+    def told(self) -> float: ...
+    @property
+    def spent_by_all(self) -> float: ...
+    def ask(self, need: float, /) -> bool:
+        """Whether so much may be reserved now."""
+
+    def is_spent(self, need: float, /) -> bool:
+        """Whether so much will never be left."""
+
+    def reserve(self, need: float, /) -> None: ...
+    def settle(self, reserved: float, cost: float, /) -> None:
+        """An attempt that had reserved so much has ended, and did cost so much."""
+
+
+class Amounts(Protocol):
+    """The amounts of a budget: one for each key, in the window of now."""
+
+    is_settled: bool  # whether what is reserved may come back
+
+    @property
+    def seconds_left(self) -> float | None:
+        """After which there is another window; None: there is none."""
+
+    def of(self, key: Key, /) -> Amount: ...
+
+
+class Spent:
+    """What is spent and reserved of an amount, by all functions of a task that have its budget."""
+
+    __slots__ = ("is_newly_spent", "reserved", "spent")
+
+    def __init__(self) -> None:
+        self.spent = self.reserved = 0.0
+        self.is_newly_spent = True
+
+
+class TaskBudget:
+    """An amount of a budget in a task that is the whole job.
+
+    Args:
+        settled: called when what was reserved has come back, or is spent.
+
+    Attributes:
+        is_settled: whether what is reserved may come back.
+        told: when `spent_by_all` was told, by the clock of who told it; 0: the task is alone.
+    """
+
+    # spent + reserved <= _total, but for attempts that cost more than they reserved
+
+    __slots__ = ("_settled", "_sums", "_total", "during", "is_settled")
+
+    told = 0.0
+
+    def __init__(
+        self, total: float, during: Window, sums: Spent, *, is_settled: bool, settled: Callable[[], None]
+    ) -> None:
+        self._total, self.during, self._sums, self.is_settled, self._settled = total, during, sums, is_settled, settled
+
+    @property
+    def is_newly_spent(self) -> bool:
+        """Whether the next call that it turns away is the first, of those of all tasks."""
+        return self._sums.is_newly_spent
+
+    @is_newly_spent.setter
+    def is_newly_spent(self, value: bool) -> None:
+        self._sums.is_newly_spent = value
+
+    def ask(self, need: float) -> bool:
+        """Whether so much may be reserved now."""
+        return self._sums.spent + self._sums.reserved + need <= self._total * (1 + ROUNDING)
+
+    def is_spent(self, need: float) -> bool:
+        """Whether so much will never be left."""
+        return self._sums.reserved <= ROUNDING * self._total and not self.ask(need)  # sums of floats are seldom 0 again
+
+    def reserve(self, need: float) -> None:
+        if self.is_settled:
+            self._sums.reserved += need
+        else:
+            self._sums.spent += need
+
+    def settle(self, reserved: float, cost: float) -> None:
+        """An attempt that had reserved so much has ended, and did cost so much."""
+        self._sums.reserved = max(0.0, self._sums.reserved - reserved)
+        self._sums.spent += cost
+        self._settled()
+
+    @property
+    def spent_by_all(self) -> float:
+        """What all tasks have spent `during` the window, as far as it is known."""
+        return self._sums.spent
+
+
+class SpentByName:
+    """What is spent of the budgets of one name, whatever their amounts, in the newest window that was asked for.
+
+    Attributes:
+        wakes: one for each function that has the budget: called with a key of which calls may begin.
+    """
+
+    def __init__(self) -> None:
+        self._window = WHOLE_TIME
+        self._sums: dict[Key, Spent] = {}
+        self.wakes: list[Callable[[Key], None]] = []
+
+    def of(self, window: Window, key: Key) -> Spent:
+        if window != self._window:
+            self._window, self._sums = window, {}
+        return self._sums.setdefault(key, Spent())
+
+
+class TaskAmounts:
+    """The amounts of a budget in a task that is the whole job, by the `time` since 1970.
+
+    Args:
+        spent: by all functions of the task that have the budget.
+        wake: is called with a key when another one of them may have left something of it.
+    """
+
+    # _amounts: those of the window that were asked for
+
+    def __init__(
+        self, budget: Budget, time: Callable[[], float], spent: SpentByName, wake: Callable[[Key], None]
+    ) -> None:
+        self._total, self.is_settled, self._time = budget.amount, budget.is_settled, time
+        self._spent, self._wake = spent, wake
+        spent.wakes.append(wake)
+        self._windows = Windows(budget.per)
+        self.window = self._windows.at(time())
+        self._amounts: dict[Key, TaskBudget] = {}
+
+    def of(self, key: Key) -> TaskBudget:
+        if (now := self._windows.at(self._time())) is not self.window:
+            self.window, self._amounts = now, {}
+        amount = self._amounts.get(key)
+        if amount is None:
+            amount = self._amounts[key] = TaskBudget(
+                self._total,
+                now,
+                self._spent.of(now, key),
+                is_settled=self.is_settled,
+                settled=partial(self._wake_others, key),
+            )
+        return amount
+
+    def _wake_others(self, key: Key) -> None:
+        for wake in self._spent.wakes:
+            if wake is not self._wake:
+                wake(key)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """After which there is another window; None: there is none."""
+        return self.window.left(self._time())
+
 
 MOST_SPENT = 10_000  # keys of which a task remembers that they are spent; of others it asks again
 

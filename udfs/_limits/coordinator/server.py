@@ -11,7 +11,7 @@ import subprocess
 import time
 from typing import IO
 
-from .._errors.exceptions import OptionError
+from ..._errors.exceptions import OptionError
 
 READY_WITHIN = 5.0  # seconds until a server that was started answers
 PORT_TRIES = 3  # ports, each of which another process may take before the server does
