@@ -12,8 +12,7 @@ from asyncudf import RateLimit
 from asyncudf._limits.budgets.job import SPEND
 from asyncudf._limits.capacity.job import SHARE, CapacityShare, prepare_shares
 from asyncudf._limits.coordinator.client import Coordinator
-from asyncudf._limits.health.failures import SharedFailures
-from asyncudf._limits.health.job import HEALTH
+from asyncudf._limits.health.job import HEALTH, SharedFailures
 from asyncudf._limits.health.option import ErrorBudget, Failures
 from tests.kit.coordinators import (
     OnGivenTime,

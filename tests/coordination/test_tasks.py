@@ -10,7 +10,7 @@ import pytest
 from asyncudf import RateLimit
 from asyncudf._limits.capacity.job import CapacityShare, prepare_shares
 from asyncudf._limits.coordinator.client import Coordinator
-from asyncudf._limits.health.failures import SharedFailures
+from asyncudf._limits.health.job import SharedFailures
 from asyncudf._limits.health.option import ErrorBudget, Failures
 from asyncudf._limits.rates.job import SharedPermits, open_limits
 from tests.kit.coordinators import (

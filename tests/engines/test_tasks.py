@@ -408,7 +408,7 @@ for partitions in (2, 4):
     frame = ordered_wait(spark.range(0, 20, 1, partitions), udf, "id")
     for _ in range(2):
         frame.collect()
-print(coordinator_url(None).rpartition("@")[2].partition("/")[0], flush=True)
+print(coordinator_url(None, spark).rpartition("@")[2].partition("/")[0], flush=True)
 """
 
 

@@ -59,7 +59,14 @@ def begin_to_close(bridge: Bridge[Any, Any]) -> None:
     bridge._send(bridge._stop)
 
 
-def column(function: Any, batches: Iterable[pa.Array], returnType: str, **options: Any) -> Iterator[pa.Array]:  # noqa: N803
-    """What Spark gets of a column, for the batches of its one argument."""
+def column(
+    function: Any,
+    batches: Iterable[pa.Array],
+    returnType: str,  # noqa: N803
+    in_parts: bool = True,
+    **options: Any,
+) -> Iterator[pa.Array]:
+    """What Spark gets of a column, for the batches of its one argument; as one array if not `in_parts`."""
     udf = async_pandas_udf(function, returnType, **options)
-    return ColumnTask(plan_function_offline(udf.spec, udf.options, udf.returns))(iter(batches))
+    plan = plan_function_offline(udf.spec, udf.options, udf.returns)
+    return ColumnTask(plan, in_parts=in_parts)(iter(batches))

@@ -53,10 +53,10 @@ BEST = {
     'with capacity="auto"': Cost(96.8, 1664, 1.4),
     "with store, missed": Cost(106.5, 1717, 1.08),
     "with store on disk, missed": Cost(158.1, 2426, 1.33, 0.035),
-    "with store, found": Cost(8.0, 70),
+    "with store, found": Cost(4.0, 50),
     "column": Cost(9.1, 123),
-    'column, NULL with on_null_input="null"': Cost(5.9, 92),
-    "hit": Cost(6.3, 49),
+    'column, NULL with on_null_input="null"': Cost(1.9, 53),
+    "hit": Cost(2.3, 29),
 }
 
 

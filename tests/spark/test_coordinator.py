@@ -90,7 +90,7 @@ builder = SparkSession.builder.master("local[2]").config("spark.eventLog.enabled
     "spark.eventLog.rolling.enabled", "false").config("spark.local.dir", folder + "/local").config(
     "spark.ui.port", "0").config("spark.ui.showConsoleProgress", "false")
 spark = builder.getOrCreate()
-url = coordinator_url(None)
+url = coordinator_url(None, spark)
 tell(url)
 
 class Passes:
@@ -115,7 +115,7 @@ spark.stop()
 
 spark = session(SparkSession.builder.master("local[2]"))
 five_calls_in_each_query(spark)
-url = coordinator_url(None)
+url = coordinator_url(None, spark)
 tell(url)
 sys.stdin.readline()
 run(spark, url)

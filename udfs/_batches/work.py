@@ -65,7 +65,7 @@ class Work:
 
 def _reservation(budget: Budget, spec: FunctionSpec) -> Callable[..., float]:
     if not callable(budget.reserve):
-        amount = budget.reservation_of(())
+        amount = budget.cost_of(())
         return lambda *arguments: amount
     reserve = of_row(budget.reserve, spec)
     return lambda *arguments: given_number(reserve(*copied(arguments)), "reserve of a budget")

@@ -402,7 +402,7 @@ def _refuse_options_of_batches(name: str, options: Options) -> None:
 
 def _with_keys(spec: FunctionSpec, options: Options) -> FunctionSpec:
     """The function with the parameters that make the keys of its limits and budgets."""
-    names = key_parameters((*options.rate_limit, *options.budget))
+    names = key_parameters(options.counted)
     if not names:
         return spec
     if spec.vectorized:

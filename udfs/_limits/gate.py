@@ -71,6 +71,7 @@ class Gate:
     waiting = Waiting.PERMIT  # what a call that it turns away waits for
     follows_calls = True  # whether its answer may change when a call ends
     limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
+    takes_permits = False  # whether `wait` takes what it gives: it is the last that is asked
     place = -1  # among the costs of an attempt, of the limit or budget of which it may hold back a key alone
     limit = ""  # that of them which the last call that it turned away waits for
 

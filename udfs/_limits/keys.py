@@ -18,7 +18,7 @@ class MayBeByKey(Protocol):
     """A limit or budget, of which each key may have one."""
 
     @property
-    def by(self) -> str | Sequence[str] | None: ...
+    def by(self) -> Any: ...
 
 
 def key_names(value: Any) -> tuple[str, ...] | None:

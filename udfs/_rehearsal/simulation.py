@@ -115,7 +115,7 @@ def options_of_share(options: Options, share: float, size: float = 1.0) -> Optio
         max_buffered_bytes=None if memory is None else max(1, round(memory * size)),
         retry=retry,
         rate_limit=tuple(_shared(limit, place, share, size) for place, limit in enumerate(options.rate_limit)),
-        job_capacity=None if total is None else max(1, round(total * share)),
+        job_capacity=None if total is None else total.of_share(share),
         # What the sample knows already, or what is of the user's rows.
         store=None, budget=(), max_calls=None, breaker=None, max_failures=None, resources=None, on_timeout=None,
         on_error=OnError.NULL, on_null_input=OnNullInput.CALL, extra_fields=ExtraFields.ERROR, redact=None,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
@@ -102,6 +102,12 @@ class StreamSource:
         if isinstance(self.origin, ResultRef):
             return self.origin.source.frame_type
         return DataFrame if self.origin is None else type(self.origin)
+
+    @property
+    def session(self) -> SparkSession | None:
+        if isinstance(self.origin, ResultRef):
+            return self.origin.source.session
+        return None if self.origin is None else self.origin.sparkSession
 
     def frame_before(self, node: StreamNode) -> DataFrame | None:
         """The DataFrame that has the columns of the stream that ends at `node`, if no operator has changed them."""

@@ -131,7 +131,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._leaving_context = contextvars.copy_context()
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
-        costs = Costs(options.rate_limit, options.budgets, spec)
+        costs = Costs(options.counted, spec)
         self._service = Service(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
@@ -531,11 +531,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     calls.coroutine_ended(slot, own, None, error)
                     started = clock()
                 else:
-                    if slot.attempt is own:
-                        started = returned(slot, own, result)
+                    started = returned(slot, own, result) if slot.attempt is own else clock()
                 if slot.is_suspended:
                     slot.is_suspended, has_waited = False, True
-                    started = clock()
                     end = started + longest_turn
                 elif started > end:
                     return True
@@ -617,9 +615,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._memory is not None:
             self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
-    def _complete(self, row: Row, result: Any) -> None:
+    def _complete(self, row: Row, result: Any) -> bool:
         row.complete((result,))
         self.pump()
+        return True
 
     # Figures.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncudf.queues._public import public
 
@@ -16,8 +16,14 @@ from ..._errors.safe import safe_repr
 from ..keys import by_label, key_names
 from .windows import checked_per, per_label
 
+if TYPE_CHECKING:
+    from ..gate import Gate
+    from ..limited_task import Beginning, LimitedTask
+
 CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats
+# Without reserve=, attempts whose costs nobody says would reserve nothing, and the budget would hold none of them back.
+MOST_UNTOLD = 5
 
 
 @public("asyncudf")
@@ -116,7 +122,15 @@ class Budget:
             )
         return given
 
-    def reservation_of(self, arguments: Sequence[Any]) -> float:
+    @property
+    def asks(self) -> bool:
+        return callable(self.reserve)
+
+    def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Budget:
+        """The same, whose `reserve` is asked by way of `of_row`."""
+        return dataclasses.replace(self, reserve=of_row(self.reserve)) if callable(self.reserve) else self
+
+    def cost_of(self, arguments: Sequence[Any]) -> float:
         """What a call with these arguments may cost at most.
 
         Raises:
@@ -126,6 +140,38 @@ class Budget:
         if self.reserve is None:
             return 1.0 if self.unit == CALLS else 0.0  # what is reserved then, the gate knows
         return given_number(self.reserve(*arguments) if callable(self.reserve) else self.reserve, "reserve of a budget")
+
+
+class Budgets(tuple[Budget, ...]):
+    """All budgets of a function."""
+
+    __slots__ = ()
+
+    is_of_job = True
+
+    @property
+    def counted(self) -> Sequence[Budget]:
+        return self
+
+    def named(self, query: str) -> list[tuple[Budget, str]]:
+        """Each with the name under which tasks share it; no two of a function have one name.
+
+        A budget without a name is that of the query, with one of the same numbers in another use of the function.
+        """
+        names: list[str] = []
+        for budget in self:
+            of_query = f"{query}:{budget.unit}:{float(budget.amount)!r}"
+            equal = sum(name.startswith(f"{of_query}:") for name in names)
+            names.append(f"{of_query}:{equal}" if budget.name is None else f"{budget.name}:{budget.unit}")
+        return list(zip(self, names, strict=True))
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .task import gates
+
+        return await gates(self, task, first)
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        return ()
 
 
 def budget_label(budget: Budget) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ..._errors.checks import given_number
@@ -14,12 +14,9 @@ from ..._errors.records import error_text
 from ..._errors.safe import one_line
 from ..._stores.key_ledgers import Window
 from ..gate import AskingAttempt, CallingTask
-from ..rates.keyed import KeyGate
 from ..rates.option import RateLimit
-from ..rates.task import PermitGate
 from .amount import Amount, Amounts
-from .option import Budget, budget_label
-from .task import MOST_UNTOLD, BudgetGate
+from .option import MOST_UNTOLD, Budget, budget_label
 
 logger = logging.getLogger("asyncudf")
 
@@ -34,6 +31,26 @@ class SpendingAttempt(AskingAttempt, Protocol):
     def rows(self) -> Sequence[Any]: ...
     @property
     def values(self) -> list[Any]: ...
+
+
+class SettledGate(Protocol):
+    """The gate of a rate limit."""
+
+    def settle(self, attempt: AskingAttempt, place: int, reserved: float, used: float, now: float, /) -> None:
+        """A call that was thought to cost so many permits has used other ones: later calls get the rest."""
+
+
+class SpendingGate(Protocol):
+    """The gate of a budget; see `BudgetGate`."""
+
+    amounts: Amounts
+    place: int
+    learns: bool
+
+    @property
+    def last_asked(self) -> Amount | None: ...
+    def need(self, attempt: AskingAttempt, /) -> float: ...
+    def settle(self, attempt: AskingAttempt, reserved: float, cost: float, /, *, is_untold: bool) -> None: ...
 
 
 class Spending:
@@ -61,17 +78,15 @@ class Spending:
     ) -> None:
         self._task, self._budgets, self._ask = task, budgets, ask
         self._settles = [*(one.settle for one in limits), *(one.settle for one in budgets)]  # by their places
-        self._is_refusal, self._error_of, self._ends_task, self._redacted = is_refusal, spent_error, ends_task, redacted
+        self._is_refusal, self._error_of, self.ends_task, self._redacted = is_refusal, spent_error, ends_task, redacted
         self._first = len(limits)  # place of the budgets among the costs
-        self._gates: list[BudgetGate] = []
+        self.gates: list[SpendingGate] = []  # of the budgets, in their order
         self._warned: set[str] = set()
         self._raised: dict[int, str] = {}  # by the `settle` of a limit or budget, by its place among the costs
-        self.permits: PermitGate | None = None  # of the rate limits that are not by key, if there are any
-        self.by_key: Mapping[int, KeyGate] = {}  # of the others, by their places
+        self.settled_by: dict[int, SettledGate] = {}  # of the rate limits, by their places
 
-    def gate(self, budget: Budget, amounts: Amounts) -> BudgetGate:
-        """The gate of the next of the budgets."""
-        place = self._first + len(self._gates)
+    def error_of(self, budget: Budget, place: int) -> Callable[[AskingAttempt, Amount, float | None], AsyncUDFError]:
+        """Makes the error of a call that a budget does not let begin."""
 
         def error_of(attempt: Any, amount: Amount, need: float | None) -> AsyncUDFError:
             if budget.by is not None and amount.is_newly_spent:
@@ -80,18 +95,16 @@ class Spending:
             row, raised = attempt.values[0], self._raised.get(place)
             return self._error_of(budget, row, amount.during, amount.spent_by_all, need, raised)
 
-        gate = BudgetGate(amounts, budget, place, error_of, ends_task=self._ends_task)
-        self._gates.append(gate)
-        return gate
+        return error_of
 
     @property
     def is_settled(self) -> bool:
         """Whether what an attempt reserves may differ from what it costs."""
-        return any(one is not None for one in self._settles) or any(gate.amounts.is_settled for gate in self._gates)
+        return any(one is not None for one in self._settles) or any(gate.amounts.is_settled for gate in self.gates)
 
     def note_budgets(self) -> None:
         """Note what all runs have spent of the budgets with names, as far as this task knows."""
-        for gate, budget in zip(self._gates, self._budgets, strict=False):  # a task that could not begin has no gates
+        for gate, budget in zip(self.gates, self._budgets, strict=False):  # a task that could not begin has no gates
             if budget.name is not None and (asked := gate.last_asked) is not None:
                 told = (asked.during.name, asked.told, asked.spent_by_all, budget.amount, budget.unit)
                 self._task.counters.totals.budgets[budget.name] = told
@@ -99,8 +112,8 @@ class Spending:
     def reserved(self, attempt: SpendingAttempt) -> Sequence[float]:
         """The costs of an attempt that has begun, as they were reserved."""
         assert attempt.costs is not None
-        if any(gate.learns for gate in self._gates):
-            return [*attempt.costs[: self._first], *(gate.need(attempt) for gate in self._gates)]
+        if any(gate.learns for gate in self.gates):
+            return [*attempt.costs[: self._first], *(gate.need(attempt) for gate in self.gates)]
         return attempt.costs
 
     def settle(
@@ -150,11 +163,7 @@ class Spending:
                 used = self._cost_of(place, settle, attempt, outcomes)
             if used is not None:
                 now = self._task.counters.clock()
-                if (gate := self.by_key.get(place)) is not None:
-                    gate.settle(attempt, reserved[place], used, now)
-                else:
-                    assert self.permits is not None
-                    self.permits.settle(place, reserved[place], used, now)
+                self.settled_by[place].settle(attempt, place, reserved[place], used, now)
 
     def _settle_budgets(
         self,
@@ -168,7 +177,7 @@ class Spending:
     ) -> dict[str, float]:
         """Settle the budgets; returns what the attempt did cost, by unit, beside what the function has `said`."""
         spent = {}
-        for gate, budget in zip(self._gates, self._budgets, strict=True):
+        for gate, budget in zip(self.gates, self._budgets, strict=True):
             place, own = gate.place, said.get(budget.unit)
             if not gate.amounts.is_settled:
                 continue

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import AsyncUDFError
 from ..._errors.failure import Failure
-from ..gate import Aside, AskingAttempt, Gate
-from .amount import Amount, Amounts
-from .option import Budget, budget_label
+from ..gate import Aside, AskingAttempt, Gate, Key
+from ..limited_task import LimitedTask
+from .amount import Amount, Amounts, SpentByName, TaskAmounts
+from .option import MOST_UNTOLD, Budget, Budgets, budget_label
 
-# Without reserve=, attempts whose costs nobody says would reserve nothing, and the budget would hold none of them back.
-MOST_UNTOLD = 5
+
+async def gates(budgets: Budgets, task: LimitedTask, first: int) -> list[BudgetGate]:
+    """One for each budget; among tasks in one order in all functions: a task keeps one while it waits for the next."""
+    found: list[tuple[str, BudgetGate]] = []
+    for place, (budget, name) in enumerate(budgets.named(task.query), first):
+        wake = partial(task.ask_again, place) if budget.by else partial(_wake, task.wake)
+        amounts: Amounts
+        if task.link is None:
+            spent = task.own.shared(SpentByName, f"{name}:{budget.per or ''}:{budget.by is not None}")
+            amounts = TaskAmounts(budget, task.shared_clock, spent, wake)
+        else:
+            from .ledger import shared_amounts
+
+            amounts = await task.closing.enter_async_context(shared_amounts(task.link, name, budget, task.store, wake))
+        spending = task.spending
+        gate = BudgetGate(amounts, budget, place, spending.error_of(budget, place), ends_task=spending.ends_task)
+        spending.gates.append(gate)
+        found.append((name, gate))
+    if task.link is not None:
+        found.sort(key=itemgetter(0))
+    return [gate for _, gate in found]
+
+
+def _wake(wake: Callable[[], None], key: Key) -> None:
+    """The amount is the same for all keys."""
+    wake()
 
 
 class BudgetGate(Gate):

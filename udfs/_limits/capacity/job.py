@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
 
-from ..._errors.call_outcome import CallOutcome
-from ..._errors.failure import Failure
 from ..coordinator.client import LEASE, RUN, Coordinator
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, PeriodicTask, TaskLink
-from ..gate import AskingAttempt, Gate, Slots
 
 EXCHANGE_EVERY = 0.5  # seconds between two questions
 LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
@@ -182,42 +178,3 @@ class CapacityShare(PeriodicTask):
             self._behind = 0.0
             return HURRY_EVERY
         return HURRY_EVERY if self._share < min(wanted, self._total) else EXCHANGE_EVERY
-
-
-class ShareGate(Gate):
-    """`job_capacity`: the task's share of the calls that the job may have in flight; `poke` tells that it is small."""
-
-    limits = ("job_capacity",)
-    limit = "job_capacity"
-
-    def __init__(self, slots: Slots, share: Callable[[], int], poke: Callable[[], None]) -> None:
-        self._slots, self._share, self._poke = slots, share, poke
-
-    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
-        if self._slots.in_flight < self._share():
-            return 0.0
-        self._poke()
-        return None
-
-
-class OwnShareGate(ShareGate):
-    """`job_capacity` where one task is the whole job: all its functions of one name have `total` calls in flight.
-
-    Args:
-        gates: of these functions; this one is put among them.
-    """
-
-    def __init__(self, total: int, slots: Slots, wake: Callable[[], None], gates: list[OwnShareGate]) -> None:
-        super().__init__(slots, lambda: total - sum(gate.in_flight for gate in gates if gate is not self), lambda: None)
-        self._wake, self._gates = wake, gates
-        gates.append(self)
-
-    @property
-    def in_flight(self) -> int:
-        return self._slots.in_flight
-
-    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
-        loop = asyncio.get_running_loop()
-        for gate in self._gates:
-            if gate is not self:
-                loop.call_soon(gate._wake)  # the slot is free only then

@@ -1,14 +1,20 @@
-"""The option `capacity` where it is no number: how many calls a service takes is found out."""
+"""The options `capacity`, where it is no number, and `job_capacity`."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues._public import public
 
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
+
+if TYPE_CHECKING:
+    from ..gate import Gate
+    from ..limited_task import Beginning, LimitedTask
 
 
 @public("asyncudf")
@@ -38,3 +44,45 @@ class AdaptiveCapacity:
         if value == "auto":
             return cls()
         return value if isinstance(value, cls) else positive_int(value, name)
+
+    is_of_job = False
+    counted = ()
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .adaptive import AdaptiveGate, CapacityPolicy
+
+        return [AdaptiveGate(CapacityPolicy(self), task.slots, task.shared_clock)]
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        return ()
+
+
+class JobCapacity(int):
+    """So many calls may be in flight in the whole job."""
+
+    is_of_job = True
+    counted = ()
+
+    @classmethod
+    def of(cls, value: Any, name: str) -> JobCapacity:
+        """What the option `job_capacity=` accepts."""
+        return cls(positive_int(value, name))
+
+    def named(self, function: str) -> str:
+        """The name under which tasks share it."""
+        return f"{function}:{int(self)}"
+
+    def of_share(self, share: float) -> JobCapacity:
+        """What a task has that makes this share of the job's calls."""
+        return JobCapacity(max(1, round(self * share)))
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .task import gates
+
+        return gates(self, task)
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        from .job import prepare_shares
+
+        name = self.named(function)
+        return [(name, partial(prepare_shares, names=[name]))]

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Sequence
 from ..coordinator.client import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator
 from ..coordinator.link import PeriodicTask, TaskLink
 from .bucket import BlockSize, LeasedPermits, nap_of, take, tightest
-from .option import RateLimit
+from .learned import Knowledge, Learner
+from .option import RateLimit, limit_label
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
@@ -18,6 +19,8 @@ ROUND_TRIPS = 2.0  # round trips that permits should last for
 LOST = 0.5  # of a call's permits: when less becomes stale, nothing was lost
 OUTDATED = 1.5  # times the interval of permits that a task has: parts that are too short for a call would become stale
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
+NEWS = 0.1  # of a limit; of less other tasks learn with the next question that is asked anyway
+LONG = 1.0  # seconds without permits that other tasks should know of at once, and in which one that waits asks again
 NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 
 
@@ -391,3 +394,95 @@ class SharedPermits(PeriodicTask):
         if end > start:
             ours = self._coordinator.time.ours
             self._leased[number].add(ours(start), ours(end), start - ours(start))
+
+
+# A question for permits that also says what this task has learned, and answers what any task has: of each learned limit
+# the newest, by when its call began. The keys and arguments of GRANT come first.
+#
+# more keys: the learned limits. More arguments: for each when the call began, "" if nothing is known, and what its
+# answer told; how many there are. Answers what is known of each, "" for nothing, and then as GRANT.
+GRANT_AND_LEARN = (
+    """
+local KEEP_TOLD = 86400000  -- milliseconds
+local known = {}
+for i = tonumber(table.remove(ARGV)), 1, -1 do
+  local told, began, key = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
+  known[i] = redis.call('GET', key) or ''
+  if began ~= '' and tonumber(began) >= (tonumber(string.match(known[i], '^%S+') or '') or -math.huge) then
+    known[i] = told
+    redis.call('SET', key, told, 'PX', KEEP_TOLD)
+  end
+end
+local function granted()
+"""
+    + GRANT
+    + """
+end
+for _, one in ipairs(granted()) do known[#known + 1] = one end
+return known
+"""
+)
+
+
+class LearningPermits(SharedPermits):
+    """Permits that all tasks share, of which some are of limits that are learned.
+
+    What a task learns it says with the next question for permits, and at once if the limit is another one. It learns
+    what others know with the answer; a task that waits asks again meanwhile, for calls may be due earlier by then.
+    """
+
+    # _learned: with the keys of the coordinator, in one order
+    # _said: `_pacing`, by what was last said or learned
+
+    def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]], learner: Learner) -> None:
+        by_limit = {id(one.limit): one for one in learner.learned.values()}
+        named = [(name, by_limit[id(limit)]) for name, limit in limits if id(limit) in by_limit]
+        self._learner, self._learned = learner, [one for _, one in named]
+        self._told = [
+            link.coordinator.key("told", f"{name}:{limit_label(one.limit)}", for_all=one.limit.name is not None)
+            for name, one in named
+        ]
+        self._said = [one.limit.permits for one in self._learned]
+        self._answers: Sequence[str] = ()
+        super().__init__(link, limits)
+        learner.listeners.append(self.heard)
+
+    def heard(self) -> None:
+        """The task has learned something."""
+        if self._has_news:
+            self._poke()
+
+    @property
+    def _has_news(self) -> bool:
+        return any(abs(own - said) > NEWS * said for own, said in zip(self._pacing(), self._said, strict=True))
+
+    def _pacing(self) -> list[float]:
+        """Of each limit the permits in a period, 0 while there are none for long."""
+        soon = self._clock() + LONG
+        return [one.permits if one.opens(1.0, soon) <= soon else 0.0 for one in self._learned]
+
+    async def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> list[str]:
+        time, told = self._coordinator.time, list[object]()
+        for one in self._learned:
+            known = one.known.moved(time.theirs)
+            told += (known.began, " ".join(map(repr, known))) if one.is_told and time.is_known else ("", "")
+        self._said = self._pacing()
+        keys, more = [*self._names, self._question(), *self._told], (*told, len(self._learned))
+        answer: list[str] = await self._coordinator.run(GRANT_AND_LEARN, keys, *asked, LEASE, begin, *given_back, *more)
+        self._answers, rest = answer[: len(self._learned)], answer[len(self._learned) :]
+        return rest
+
+    async def _lease(self, costs: Sequence[float]) -> None:
+        await super()._lease(costs)
+        for one, answer in zip(self._learned, self._answers, strict=True):
+            if len(numbers := answer.split()) == len(Knowledge._fields):  # a task of another version may have others
+                known = Knowledge(*map(float, numbers)).moved(self._coordinator.time.ours)
+                if known.began > one.known.began and one.adopt(known):
+                    self._learner.note(one)
+        self._said = self._pacing()
+
+    async def _exchange(self) -> float:
+        if self._costs is None and self._has_news:
+            self._costs = [0.0] * len(self._limits)
+        pause = await super()._exchange()
+        return min(pause, max(LONG, (self._wakes_at - self._clock()) / 4)) if self._is_waiting else pause

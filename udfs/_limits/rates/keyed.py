@@ -46,7 +46,7 @@ class KeyGate(Gate):
     def began(self, attempt: AskingAttempt, now: float) -> None:
         self._permits.use(*self._asked(attempt), now)
 
-    def settle(self, attempt: AskingAttempt, reserved: float, used: float, now: float) -> None:
+    def settle(self, attempt: AskingAttempt, place: int, reserved: float, used: float, now: float) -> None:
         """A call that was thought to cost so many permits has used other ones: later calls of its key get the rest."""
         key, _ = self._asked(attempt)
         self._permits.give_back(key, reserved - used, now)

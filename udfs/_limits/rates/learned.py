@@ -6,22 +6,16 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from ..._errors.answers import headers_of
-from ..._errors.call_outcome import CallOutcome
 from ..._errors.failure import Failure
 from ..._errors.safe import tried
-from ..coordinator.client import LEASE
-from ..coordinator.link import TaskLink
 from ..gate import AskingAttempt, CallingTask
-from .bucket import Permits
 from .dialects import Headers, Told, lowered
-from .job import GRANT, SharedPermits
 from .option import LearnedLimit, RateLimit, limit_label
-from .task import PermitGate
 
 # When little is left, other clients of the same limit are faster than what is known of them. So the pace falls with
 # what is left, from a share of the limit on: a larger one for calls that take long, as their answers tell of the past.
@@ -131,38 +125,8 @@ class Learned:
 
 logger = logging.getLogger("asyncudf")
 
-CHANGED = 0.02  # of a pace; less is not worth a new timer
-NEWS = 0.1  # of a limit; of less other tasks learn with the next question that is asked anyway
-LONG = 1.0  # seconds without permits that other tasks should know of at once, and in which one that waits asks again
 WAIT_NAMED = 60.0  # seconds; of a longer wait the log tells
 UNHEARD = 20  # calls that were answered without a word of the limit
-
-# A question for permits that also says what this task has learned, and answers what any task has: of each learned limit
-# the newest, by when its call began. The keys and arguments of GRANT come first.
-#
-# more keys: the learned limits. More arguments: for each when the call began, "" if nothing is known, and what its
-# answer told; how many there are. Answers what is known of each, "" for nothing, and then as GRANT.
-GRANT_AND_LEARN = (
-    """
-local KEEP_TOLD = 86400000  -- milliseconds
-local known = {}
-for i = tonumber(table.remove(ARGV)), 1, -1 do
-  local told, began, key = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
-  known[i] = redis.call('GET', key) or ''
-  if began ~= '' and tonumber(began) >= (tonumber(string.match(known[i], '^%S+') or '') or -math.huge) then
-    known[i] = told
-    redis.call('SET', key, told, 'PX', KEEP_TOLD)
-  end
-end
-local function granted()
-"""
-    + GRANT
-    + """
-end
-for _, one in ipairs(granted()) do known[#known + 1] = one end
-return known
-"""
-)
 
 
 class Learner:
@@ -170,9 +134,9 @@ class Learner:
 
     Args:
         shared_clock: seconds, of a clock that all tasks share.
-        heard: called when something newer is known.
 
     Attributes:
+        listeners: called when something newer is known.
         learned: what is known of each, by its place in `rate_limit`.
     """
 
@@ -181,9 +145,10 @@ class Learner:
 
     def __init__(
         self, task: CallingTask, limits: Sequence[RateLimit], loop: asyncio.AbstractEventLoop,
-        shared_clock: Callable[[], float], heard: Callable[[], None],
+        shared_clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._task, self._loop, self._shared_clock, self._heard = task, loop, shared_clock, heard
+        self._task, self._loop, self._shared_clock = task, loop, shared_clock
+        self.listeners: list[Callable[[], None]] = []
         self.learned = {place: Learned(limit) for place, limit in enumerate(limits) if isinstance(limit, LearnedLimit)}
         self._warned: set[str] = set()
         self._silent = 0
@@ -231,7 +196,8 @@ class Learner:
             self._senseless = began
             self._task.counters.totals.senseless_answers += 1
         if is_news:
-            self._heard()
+            for heard in self.listeners:
+                heard()
 
     def waits(self, learned: Learned, seconds: float) -> None:
         """Calls wait so long until something is left of a limit."""
@@ -255,103 +221,3 @@ class Learner:
         if message not in self._warned:
             self._warned.add(message)
             logger.warning(message, self._task.name, *values)
-
-
-class LearningGate(PermitGate):
-    """`rate_limit` with limits that are learned."""
-
-    # _paces: of each the permits that it has been given last
-
-    def __init__(
-        self,
-        limits: Mapping[int, RateLimit],
-        own: Sequence[tuple[int, Permits]],
-        shared: tuple[Sequence[int], SharedPermits] | None,
-        learner: Learner,
-    ) -> None:
-        super().__init__(limits, own, shared)
-        self._learner = learner
-        self._paces = {place: one.limit.permits for place, one in learner.learned.items()}
-
-    def wait(self, attempt: AskingAttempt, now: float) -> float | None:
-        assert attempt.costs is not None
-        opens = now
-        for place, learned in self._learner.learned.items():
-            cost = attempt.costs[place]
-            self._set_pace(place, learned, cost, now)
-            if cost and (own := learned.opens(cost, now)) > opens:
-                opens, self.limit = own, self._labels[place]
-                self._learner.waits(learned, own - now)
-        return opens - now if opens > now else super().wait(attempt, now)
-
-    def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
-        self._learner.ended(attempt, failure)
-
-    def _set_pace(self, place: int, learned: Learned, cost: float, now: float) -> None:
-        pace, before = learned.pace(cost, now), self._paces[place]
-        if abs(pace - before) > CHANGED * before:
-            self._paces[place] = pace
-            self.follow(place, learned.limit.with_permits(pace))
-
-
-class LearningPermits(SharedPermits):
-    """Permits that all tasks share, of which some are of limits that are learned.
-
-    What a task learns it says with the next question for permits, and at once if the limit is another one. It learns
-    what others know with the answer; a task that waits asks again meanwhile, for calls may be due earlier by then.
-    """
-
-    # _learned: with the keys of the coordinator, in one order
-    # _said: `_pacing`, by what was last said or learned
-
-    def __init__(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]], learner: Learner) -> None:
-        by_limit = {id(one.limit): one for one in learner.learned.values()}
-        named = [(name, by_limit[id(limit)]) for name, limit in limits if id(limit) in by_limit]
-        self._learner, self._learned = learner, [one for _, one in named]
-        self._told = [
-            link.coordinator.key("told", f"{name}:{limit_label(one.limit)}", for_all=one.limit.name is not None)
-            for name, one in named
-        ]
-        self._said = [one.limit.permits for one in self._learned]
-        self._answers: Sequence[str] = ()
-        super().__init__(link, limits)
-
-    def heard(self) -> None:
-        """The task has learned something."""
-        if self._has_news:
-            self._poke()
-
-    @property
-    def _has_news(self) -> bool:
-        return any(abs(own - said) > NEWS * said for own, said in zip(self._pacing(), self._said, strict=True))
-
-    def _pacing(self) -> list[float]:
-        """Of each limit the permits in a period, 0 while there are none for long."""
-        soon = self._clock() + LONG
-        return [one.permits if one.opens(1.0, soon) <= soon else 0.0 for one in self._learned]
-
-    async def _ask_for(self, asked: Sequence[float], begin: float, given_back: Sequence[object]) -> list[str]:
-        time, told = self._coordinator.time, list[object]()
-        for one in self._learned:
-            known = one.known.moved(time.theirs)
-            told += (known.began, " ".join(map(repr, known))) if one.is_told and time.is_known else ("", "")
-        self._said = self._pacing()
-        keys, more = [*self._names, self._question(), *self._told], (*told, len(self._learned))
-        answer: list[str] = await self._coordinator.run(GRANT_AND_LEARN, keys, *asked, LEASE, begin, *given_back, *more)
-        self._answers, rest = answer[: len(self._learned)], answer[len(self._learned) :]
-        return rest
-
-    async def _lease(self, costs: Sequence[float]) -> None:
-        await super()._lease(costs)
-        for one, answer in zip(self._learned, self._answers, strict=True):
-            if len(numbers := answer.split()) == len(Knowledge._fields):  # a task of another version may have others
-                known = Knowledge(*map(float, numbers)).moved(self._coordinator.time.ours)
-                if known.began > one.known.began and one.adopt(known):
-                    self._learner.note(one)
-        self._said = self._pacing()
-
-    async def _exchange(self) -> float:
-        if self._costs is None and self._has_news:
-            self._costs = [0.0] * len(self._limits)
-        pause = await super()._exchange()
-        return min(pause, max(LONG, (self._wakes_at - self._clock()) / 4)) if self._is_waiting else pause

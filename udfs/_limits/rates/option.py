@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from datetime import timedelta
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncudf.queues._public import public
 
@@ -29,6 +30,10 @@ from ..._errors.exceptions import OptionError
 from ..._errors.safe import safe_repr
 from ..keys import by_label, key_names
 from .dialects import Dialect, Source, dialect_of
+
+if TYPE_CHECKING:
+    from ..gate import Gate
+    from ..limited_task import Beginning, LimitedTask
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED_SHARE = 0.02  # of the permits: the default burst
@@ -179,6 +184,14 @@ class RateLimit:
         return given
 
     @property
+    def asks(self) -> bool:
+        return callable(self.cost)
+
+    def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]]) -> RateLimit:
+        """The same, whose `cost` is asked by way of `of_row`."""
+        return dataclasses.replace(self, cost=of_row(self.cost)) if callable(self.cost) else self
+
+    @property
     def period(self) -> float:
         """Seconds for `permits`."""
         assert isinstance(self.per, float)
@@ -265,6 +278,60 @@ class LearnedLimit(RateLimit):
     def with_permits(self, permits: float) -> RateLimit:
         """The same limit with other numbers, as an ordinary one."""
         return RateLimit(permits, self.per, self.burst, self.cost, self.name, self.scope, settle=self.settle)
+
+
+class RateLimits(tuple[RateLimit, ...]):
+    """All rate limits of a function: a call takes the permits of all, or of none."""
+
+    __slots__ = ()
+
+    @property
+    def counted(self) -> Sequence[RateLimit]:
+        return self
+
+    @property
+    def is_of_job(self) -> bool:
+        return any(limit.scope is Scope.JOB for limit in self)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether answers tell the numbers of some."""
+        return any(isinstance(limit, LearnedLimit) for limit in self)
+
+    def named(self, function: str) -> list[tuple[str, RateLimit]]:
+        """The limits of the job, each with the name under which tasks share it; no two have one name.
+
+        A limit with the same numbers in another list of the same function, as `with_options` makes them, has the same
+        name and is the same limit.
+        """
+        named: list[tuple[str, RateLimit]] = []
+        for limit in self:
+            if limit.scope is Scope.JOB:
+                by = "".join(f":{name}" for name in limit.by or ())
+                numbers = f"{function}{by}:{float(limit.permits)!r}/{limit.period!r}:{limit.saved!r}"
+                equal = sum(name.startswith(f"{numbers}:") for name, _ in named)
+                named.append((limit.name or f"{numbers}:{equal}", limit))
+        return named
+
+    def own_names(self, function: str) -> list[tuple[Scope, str] | None]:
+        """Of each limit the name under which the functions of one task share it; None: they do not."""
+        of_job = iter(self.named(function))
+        names = [next(of_job)[0] if limit.scope is Scope.JOB else limit.name for limit in self]
+        return [None if name is None else (Scope(limit.scope), name) for limit, name in zip(self, names, strict=True)]
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .task import gates
+
+        return gates(self, task)
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        from .job import open_limits
+        from .keyed import open_keys
+
+        return [
+            (name, partial(open_keys if limit.by else open_limits, limits=[(name, limit)]))
+            for name, limit in self.named(function)
+        ]
 
 
 def limit_label(limit: RateLimit) -> str:

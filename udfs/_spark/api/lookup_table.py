@@ -179,7 +179,7 @@ class LookupTable:
         self._is_path = any(mark in table for mark in "/\\:")
         self._is_files = self._is_path and format.lower() in FILE_FORMATS
         self._function, self._version = key_name(spec.function), self._udf.options.version or "1"
-        plan, captured = plan_function(spec, self._udf.options, self._udf.returns)
+        plan, captured = plan_function(spec, self._udf.options, self._udf.returns, spark)
         assert isinstance(captured, StructType)
         self._result, self._error = captured["value"].dataType, captured["error"].dataType
         self._fields = result_fields(plan, self._result)

@@ -222,7 +222,8 @@ def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
 def _task(df: DataFrame, udf: AsyncUDF[..., Any], options: Options) -> ChainTask:
     """A chain of the function alone, over all columns."""
     result = _free_name("asyncudf_result", df.columns)
-    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, df)
+    session = df.sparkSession
+    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, session)
     return StreamSource.of(df, False, None, None).task([result_plan(node)])
 
 

@@ -250,7 +250,7 @@ def _written(
     udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], micro_batch: Callable[[], str] = no_micro_batch
 ) -> SinkReport:
     began = time.monotonic()
-    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch), df, columns)
+    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch, df.sparkSession), df, columns)
     return SinkReport(
         function=udf.__name__,
         **figures.rows._asdict(),
