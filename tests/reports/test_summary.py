@@ -135,3 +135,8 @@ def test_a_sink_gives_no_results() -> None:
 def test_what_calls_have_cost_is_told_with_that_of_failed_tasks() -> None:
     function = figures(spent={"USD": 1.5, "tokens": 12_000.0}, failed_attempts={"spent": {"USD": 0.3}})
     assert "  spent     1.80 USD, 12,000 tokens" in of(function).splitlines()
+
+
+def test_a_job_without_rows_is_told_so() -> None:
+    """It said "0 functions", as if the monitor had seen none."""
+    assert of() == "no function with rows in 12 s"
