@@ -77,7 +77,7 @@ def test_calls_that_have_not_come_back() -> None:
 
 
 def test_an_empty_run() -> None:
-    assert of(seconds=0.5) == "0 functions in 500 ms"
+    assert of(seconds=0.5) == "no function with rows in 500 ms"
     nothing = figures(seconds=0, latency=latencies(0, 0.0), tasks={}, queued={"mean": 0.0, "peak": 0})
     assert "weather (column): no tasks\n  verdict   nothing ran" in of(nothing)
 
@@ -135,8 +135,3 @@ def test_a_sink_gives_no_results() -> None:
 def test_what_calls_have_cost_is_told_with_that_of_failed_tasks() -> None:
     function = figures(spent={"USD": 1.5, "tokens": 12_000.0}, failed_attempts={"spent": {"USD": 0.3}})
     assert "  spent     1.80 USD, 12,000 tokens" in of(function).splitlines()
-
-
-def test_a_job_without_rows_is_told_so() -> None:
-    """It said "0 functions", as if the monitor had seen none."""
-    assert of() == "no function with rows in 12 s"
