@@ -306,7 +306,8 @@ class StateFolder:
             .coalesce(1)
             for part in parts
         ]
-        return functools.reduce(DataFrame.union, frames)
+        # Not by `DataFrame.union`: before Spark 4.0 the frames of Spark Connect have a class of their own.
+        return functools.reduce(lambda one, other: one.union(other), frames)
 
     # Schemas.
 

@@ -198,6 +198,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     `yield` (0..n results per row); `async def` of `pd.Series`, `pd.DataFrame` or `pa.Array` (one call for many
     rows); a plain `def` (runs in a thread); an `AsyncFunction`.
 
+    Most functions need the first eight options, from `capacity` to `resources`.
+
     Args:
         f: the function, when used without parentheses.
         returnType: of one result: DDL, a `DataType`, or a class whose fields have types: a dataclass, a NamedTuple, a
@@ -220,7 +222,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             of the parameter, or a dict from parameter names to functions or classes.
         output_mode: "ordered", or "unordered" for the operator and table forms.
         queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
-            is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
+            is the bound. With `queue_size=capacity` a slow row stops all new calls.
         max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
             results that wait, also for Spark to read them, the input batches that rows keep alive, and about 400 bytes
             for each row. At this size no row enters until others have left, but always as many as `capacity` calls
