@@ -339,7 +339,8 @@ class OrderedStreamElementQueue(StreamElementQueue):
                 entries.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
-                    entry._memory.note_result(result)
+                    if not values:  # who has an open batch weighs no results: its first one stands for all
+                        entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
                 if values:  # as `collect` would do, which is a call for each row
                     values.append(result)
@@ -452,7 +453,8 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                 else:
                     self._remove(entry)
                 if entry._memory is not None:
-                    entry._memory.note_result(result)
+                    if not values:  # who has an open batch weighs no results: its first one stands for all
+                        entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
                 if values:  # as `collect` would do, which is a call for each row
                     values.append(result)

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from ._limits.health.option import CircuitBreaker
     from ._limits.rates.option import RateLimit
     from ._observe.reports.sink_report import SinkError, SinkReport
-    from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
+    from ._rehearsal.arithmetic import Estimate, Forecast
+    from ._rehearsal.rehearsal import Rehearsal
     from ._spark.api.decorator import AsyncUDF, async_pandas_udf
     from ._spark.api.dry_run import DryRun, dry_run
     from ._spark.api.handler import batch_handler
@@ -153,7 +154,8 @@ if not TYPE_CHECKING:
             "._limits.health.option": ("CircuitBreaker",),
             "._limits.rates.option": ("RateLimit",),
             "._observe.reports.sink_report": ("SinkError", "SinkReport"),
-            "._rehearsal.rehearsal": ("Estimate", "Forecast", "Rehearsal"),
+            "._rehearsal.arithmetic": ("Estimate", "Forecast"),
+            "._rehearsal.rehearsal": ("Rehearsal",),
             "._spark.api.decorator": ("AsyncUDF", "async_pandas_udf"),
             "._spark.api.dry_run": ("DryRun", "dry_run"),
             "._spark.api.handler": ("batch_handler",),

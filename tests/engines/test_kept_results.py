@@ -28,6 +28,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType
 
 from asyncudf import (
     DEAD_LETTERS,
@@ -39,6 +40,7 @@ from asyncudf import (
     RuntimeContext,
     async_pandas_udf,
 )
+from asyncudf._spark._compat import TimeType, VariantType
 from asyncudf._spark.keeping import keep
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a server of another process cannot import it
@@ -214,10 +216,13 @@ VALUES = {
     "nested": "array(named_struct('m', map('k', array(1, null)), 'n', cast(null as struct<x: int>)), null)",
     "empty": "struct(array(), cast(map() as map<int, int>), '')",
 }
+NEWER = {"variant": VariantType, "time": TimeType}  # than the oldest clients
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_values_of_all_types_come_back_as_they_were(spark: Any, kind: str) -> None:
+    if not issubclass(NEWER.get(kind, DataType), DataType):
+        pytest.skip(f"this client reads no column of type {kind}")
     rows = spark.range(0, 2, 1, 2).selectExpr("id", f"{VALUES[kind]} AS v", f"if(id = 0, null, {VALUES[kind]}) AS w")
     with keep(rows) as kept:
         assert kept.schema.simpleString() == rows.schema.simpleString()

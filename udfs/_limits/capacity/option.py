@@ -72,10 +72,6 @@ class JobCapacity(int):
         """The name under which tasks share it."""
         return f"{function}:{int(self)}"
 
-    def of_share(self, share: float) -> JobCapacity:
-        """What a task has that makes this share of the job's calls."""
-        return JobCapacity(max(1, round(self * share)))
-
     async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
         from .task import gates
 
