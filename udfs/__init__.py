@@ -59,11 +59,12 @@ if TYPE_CHECKING:
     from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
     from ._functions.watermarks import WatermarkStrategy
     from ._limits.budgets.option import Budget
-    from ._limits.capacity.option import AdaptiveCapacity
+    from ._limits.capacity.option import AdaptiveCapacity, KeyCapacity
     from ._limits.health.option import CircuitBreaker
     from ._limits.rates.option import RateLimit
     from ._observe.reports.sink_report import SinkError, SinkReport
-    from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
+    from ._rehearsal.arithmetic import Estimate, Forecast
+    from ._rehearsal.rehearsal import Rehearsal
     from ._spark.api.decorator import AsyncUDF, async_pandas_udf
     from ._spark.api.dry_run import DryRun, dry_run
     from ._spark.api.handler import batch_handler
@@ -93,6 +94,7 @@ __all__ = (
     "FatalError",
     "Forecast",
     "FunctionError",
+    "KeyCapacity",
     "LookupTable",
     "OptionError",
     "OutputMode",
@@ -148,12 +150,13 @@ if not TYPE_CHECKING:
             "._functions.retry": ("RetryStrategy",),
             "._functions.side_outputs": ("DEAD_LETTERS", "LATENCIES", "OutputTag"),
             "._functions.watermarks": ("WatermarkStrategy",),
-            "._limits.capacity.option": ("AdaptiveCapacity",),
+            "._limits.capacity.option": ("AdaptiveCapacity", "KeyCapacity"),
             "._limits.budgets.option": ("Budget",),
             "._limits.health.option": ("CircuitBreaker",),
             "._limits.rates.option": ("RateLimit",),
             "._observe.reports.sink_report": ("SinkError", "SinkReport"),
-            "._rehearsal.rehearsal": ("Estimate", "Forecast", "Rehearsal"),
+            "._rehearsal.arithmetic": ("Estimate", "Forecast"),
+            "._rehearsal.rehearsal": ("Rehearsal",),
             "._spark.api.decorator": ("AsyncUDF", "async_pandas_udf"),
             "._spark.api.dry_run": ("DryRun", "dry_run"),
             "._spark.api.handler": ("batch_handler",),

@@ -37,6 +37,7 @@ from .._spark.schemas import (
     arguments,
     arrow_type_or_none,
     as_nullable,
+    check_frame,
     check_source,
     column_names,
     joined_schema,
@@ -164,8 +165,7 @@ def submit(
 
     >>> batch = submit(reviews, classify, "text", service=OpenAIBatches(), state="/data/june")  # doctest: +SKIP
     """
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"submit takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "submit")
     function = check_function(function).with_version(optional(text)(version, "version"))
     if df.isStreaming:
         raise FunctionError("submit takes a DataFrame that ends, and this one is streaming; submit each batch of it")

@@ -183,6 +183,11 @@ def from_ddl(ddl: str) -> spark.DataType:
     return session.client._analyze("ddl_parse", ddl_string=ddl).parsed  # type: ignore[no-any-return]
 
 
+def slots_of(session: Any) -> int | None:
+    """How many tasks run at a time; None over Spark Connect, which does not tell."""
+    return int(session.sparkContext.defaultParallelism) if hasattr(session, "_jsparkSession") else None
+
+
 def condition_of(error: PySparkException) -> str | None:
     return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
 

@@ -161,7 +161,9 @@ class SharedHealth(PeriodicTask):
         """0.0 if a call may begin now; None until the task is woken."""
         if self.open_since is None or self._probe is Probe.GRANTED:
             return 0.0
-        self._wants_to_try = True
+        if not self._wants_to_try:
+            self._wants_to_try = True
+            self._poke()
         return None
 
     def ended(self, ticket: int, outcome: CallOutcome, now: float) -> None:
@@ -212,9 +214,10 @@ class SharedHealth(PeriodicTask):
             self._unreported_pause = max(self._unreported_pause, until)
             raise
         self._update(answer, sent)
-        if self.open_since is None or self._probe is not Probe.NONE:
+        until_probe = self._probe_at - self._clock()
+        if self.open_since is None or self._probe is not Probe.NONE or until_probe <= 0.0:  # another task probes
             return NEWS_EVERY
-        return min(NEWS_EVERY, max(0.01, self._probe_at - self._clock()))
+        return min(NEWS_EVERY, max(0.01, until_probe))
 
     def _update(self, answer: list[str], sent: float) -> None:
         said, ticket, since, probe_at, may_probe, pause, accepted, seen = answer

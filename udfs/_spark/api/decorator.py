@@ -198,6 +198,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     `yield` (0..n results per row); `async def` of `pd.Series`, `pd.DataFrame` or `pa.Array` (one call for many
     rows); a plain `def` (runs in a thread); an `AsyncFunction`.
 
+    Most functions need the first eight options, from `capacity` to `resources`.
+
     Args:
         f: the function, when used without parentheses.
         returnType: of one result: DDL, a `DataType`, or a class whose fields have types: a dataclass, a NamedTuple, a
@@ -220,7 +222,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             of the parameter, or a dict from parameter names to functions or classes.
         output_mode: "ordered", or "unordered" for the operator and table forms.
         queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
-            is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
+            is the bound. With `queue_size=capacity` a slow row stops all new calls.
         max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
             results that wait, also for Spark to read them, the input batches that rows keep alive, and about 400 bytes
             for each row. At this size no row enters until others have left, but always as many as `capacity` calls
@@ -252,7 +254,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         version: change it when the function changes: results of another version do not count. Without it it is "1".
         on_store_error: what happens to rows if the store fails: "call", with a warning, or "fail", which ends the job.
         store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
-        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task.
+        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task; or a
+            `KeyCapacity`, how many of each key.
         max_calls: how many calls a query may make in all, as a budget of calls: `on_spent` says what comes then.
         budget: a `Budget`, or a list of them: what the calls of the job may cost, in money, tokens or another unit. See
             docs/budgets.md.

@@ -21,7 +21,7 @@ from ..._functions.signature import refuse_dead_letters
 from ..._functions.watermarks import WatermarkStrategy
 from ..evaluations import ResultRef, StreamSource, read_together, result_plan
 from ..planner import assign_node, filter_node, process_node, source_node, union_node, wait_node
-from ..schemas import column_names
+from ..schemas import check_frame, column_names
 from .decorator import checked_type, udf_of
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class AsyncStream:
         latency_interval: float | timedelta | None = None,
         redact: bool | Callable[[Any], Any] = False,
     ) -> None:
-        if not hasattr(type(df), "mapInArrow"):
-            raise OptionError(f"AsyncStream takes a DataFrame, not {safe_repr(df)}")
+        check_frame(df, "AsyncStream")
         self._source = StreamSource.of(df, object_reuse, latency_interval, redact)
         self._node: StreamNode = source_node(df)
         self._tag: OutputTag | None = None
