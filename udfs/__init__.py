@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
     from ._functions.watermarks import WatermarkStrategy
     from ._limits.budgets.option import Budget
-    from ._limits.capacity.option import AdaptiveCapacity
+    from ._limits.capacity.option import AdaptiveCapacity, KeyCapacity
     from ._limits.health.option import CircuitBreaker
     from ._limits.rates.option import RateLimit
     from ._observe.reports.sink_report import SinkError, SinkReport
@@ -94,6 +94,7 @@ __all__ = (
     "FatalError",
     "Forecast",
     "FunctionError",
+    "KeyCapacity",
     "LookupTable",
     "OptionError",
     "OutputMode",
@@ -149,7 +150,7 @@ if not TYPE_CHECKING:
             "._functions.retry": ("RetryStrategy",),
             "._functions.side_outputs": ("DEAD_LETTERS", "LATENCIES", "OutputTag"),
             "._functions.watermarks": ("WatermarkStrategy",),
-            "._limits.capacity.option": ("AdaptiveCapacity",),
+            "._limits.capacity.option": ("AdaptiveCapacity", "KeyCapacity"),
             "._limits.budgets.option": ("Budget",),
             "._limits.health.option": ("CircuitBreaker",),
             "._limits.rates.option": ("RateLimit",),

@@ -30,7 +30,6 @@ from asyncudf import (
     RetryStrategy,
 )
 from asyncudf._chain.environment import TaskEnvironment
-from asyncudf._engine.calls import service
 from asyncudf._engine.calls.resources import CLOSE_LIMIT
 from asyncudf._functions.options import LONGEST_PATIENCE, SHORTEST_PATIENCE, Options
 from asyncudf._limits.coordinator.client import MOST_AWAY, Coordinator
@@ -285,7 +284,7 @@ def coordinator_gone() -> None:
     engine.feed([1])
     engine.end()
     with (
-        mock.patch.object(service, "Coordinator", Gone),
+        mock.patch("asyncudf._limits.coordinator.client.Coordinator", Gone),
         pytest.raises(FatalError, match="has not answered for 30 s"),
     ):
         engine.run()

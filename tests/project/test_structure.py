@@ -378,7 +378,8 @@ async def same(x):
 
 run_rows(same, [1, 2], **eval(sys.argv[1]))
 names = [name.removeprefix("asyncudf._limits.") for name in sys.modules if name.startswith("asyncudf._limits.")]
-print(*sorted(name for name in names if name.partition(".")[2] in ("task", "job", "keyed", "adaptive", "learned", "breaker")))
+words = ("task", "job", "keyed", "adaptive", "learned", "breaker")
+print(*sorted(name for name in names if name.partition(".")[2] in words))
 """
 
     def imported(options: str) -> str:

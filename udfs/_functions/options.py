@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -32,7 +33,7 @@ from .._errors.checks import (
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
 from .._limits.budgets.option import CALLS, Budget, Budgets, budget_label
-from .._limits.capacity.option import AdaptiveCapacity, JobCapacity
+from .._limits.capacity.option import AdaptiveCapacity, JobCapacity, KeyCapacity, job_capacity
 from .._limits.health.option import CircuitBreaker, ErrorBudget
 from .._limits.rates.option import RateLimit, RateLimits, limit_label
 from .._stores.base import ResultStore, result_store, store_label
@@ -143,7 +144,7 @@ class CallOptions(TypedDict, total=False):
     version: str | None
     on_store_error: OnStoreError | Literal["call", "fail"]
     store_timeout: Seconds
-    job_capacity: int | None
+    job_capacity: int | KeyCapacity | None
     max_calls: int | None
     budget: Budget | Sequence[Budget] | None
     on_spent: OnSpent | Literal["raise", "null", "dead_letter"]
@@ -175,6 +176,8 @@ def _shown(value: Any) -> Any:
             return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
         case JobCapacity():
             return int(value)
+        case KeyCapacity():
+            return value.label
     return value
 
 
@@ -226,7 +229,7 @@ class Options:
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
     store_timeout: float = field(default=1.0, metadata=_by(seconds))
-    job_capacity: JobCapacity | None = field(default=None, metadata=_by(optional(JobCapacity.of)))
+    job_capacity: JobCapacity | KeyCapacity | None = field(default=None, metadata=_by(optional(job_capacity)))
     max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
     budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
     on_spent: OnSpent = field(default=OnSpent.RAISE, metadata=_by(choice(OnSpent)))
@@ -280,6 +283,11 @@ class Options:
     @property
     def needs_coordinator(self) -> bool:
         return any(limit.is_of_job for limit, _ in self.limits)
+
+    @property
+    def calls_of_job(self) -> float:
+        """Calls that the whole job may have in flight; inf where tasks alone bound them, or keys."""
+        return self.job_capacity if isinstance(self.job_capacity, int) else math.inf
 
     @property
     def limits(self) -> list[tuple[Limit, int]]:

@@ -114,18 +114,13 @@ class SampleSize(NamedTuple):
         """Of so many calls where so many tasks run at a time: as many in flight as they can keep busy for a while."""
         tasks = max(1, min(slots, calls // CALLS_OF_A_TASK))
         per_task = max(1, calls // tasks)
-        in_flight = min(options.slots, per_task // ROUNDS, _most_of_job(options) // tasks)
+        in_flight = min(options.slots, per_task // ROUNDS, options.calls_of_job // tasks)
         return cls(tasks, per_task, max(1, int(in_flight)))
 
     @staticmethod
     def calls_for(in_flight: int, tasks: int) -> int:
         """Of how many calls a sample has so many in flight, in so many tasks."""
         return tasks * max(CALLS_OF_A_TASK, ROUNDS * math.ceil(in_flight / tasks))
-
-
-def _most_of_job(options: Options) -> float:
-    """Calls in flight in the whole job, at most."""
-    return options.job_capacity if isinstance(options.job_capacity, int) else math.inf
 
 
 class Job(NamedTuple):
@@ -157,7 +152,7 @@ class Job(NamedTuple):
 
     def in_flight(self, options: Options) -> int:
         """Calls in flight, in all tasks: `capacity` x tasks, or `job_capacity`, or all calls there are."""
-        most = min(options.slots * self.running, _most_of_job(options), math.ceil(self.calls))
+        most = min(options.slots * self.running, options.calls_of_job, math.ceil(self.calls))
         return max(1, int(most))
 
 
@@ -375,7 +370,7 @@ def _flow(options: Options, sample: Sample, job: Job) -> _Bound:
     what = f"{things(in_flight, 'call')} in flight"
     if all(calls <= each for calls in parts):
         what += ", all of a task"
-    elif options.slots * job.running <= _most_of_job(options):
+    elif options.slots * job.running <= options.calls_of_job:
         what += f": capacity x tasks = {options.slots} x {job.running}"
     return _Bound(Estimate(lower, spent(likely, each, statistics.fmean(waits)), upper), what)
 

@@ -254,7 +254,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         version: change it when the function changes: results of another version do not count. Without it it is "1".
         on_store_error: what happens to rows if the store fails: "call", with a warning, or "fail", which ends the job.
         store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
-        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task.
+        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task; or a
+            `KeyCapacity`, how many of each key.
         max_calls: how many calls a query may make in all, as a budget of calls: `on_spent` says what comes then.
         budget: a `Budget`, or a list of them: what the calls of the job may cost, in money, tokens or another unit. See
             docs/budgets.md.

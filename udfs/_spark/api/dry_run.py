@@ -143,7 +143,7 @@ def dry_run(
     found = count_rows(df, positions, skips_nulls=skips_nulls, approximate=counting == "approximate")
     distinct = None if checked.store is None else found.distinct
     calls = math.ceil((found.called if distinct is None else distinct) / batch_rows(spec, checked))
-    in_flight = min(checked.slots * found.tasks, checked.job_capacity or math.inf)
+    in_flight = min(checked.slots * found.tasks, checked.calls_of_job)
     return DryRun(
         function=spec.name,
         columns=tuple(df.columns[position] for position in positions),

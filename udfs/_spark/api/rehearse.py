@@ -33,6 +33,7 @@ from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Op
 from ..._functions.signature import FunctionSpec, batch_rows
 from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
 from ..._limits.budgets.windows import Windows
+from ..._limits.capacity.option import KeyCapacity
 from ..._limits.health.option import Failures
 from ..._limits.keys import by_label
 from ..._rehearsal.arithmetic import Estimate, Forecast, Job, Sample, SampleSize, TaskSample, forecast
@@ -341,6 +342,8 @@ def _notes(
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
                 f"{things(attempts, 'call')} do not reach did not show"
             )
+    if isinstance(by_key := udf.options.job_capacity, KeyCapacity):
+        yield f"the forecast has no job_capacity={by_key.label}: calls of a key that has many rows take longer"
     yield from _ends(udf, counted, as_is, tasks)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         yield f"{things(answered, 'row')} of the sample came from the store"
