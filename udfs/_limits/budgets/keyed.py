@@ -11,7 +11,7 @@ from ..._stores.key_ledgers import KeyLedger, Window
 from ..coordinator.client import LONGEST_PAUSE
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
-from .amount import Reply, KeyAmount, OpenWindow, Question
+from .amount import KeyAmount, OpenWindow, Question, Reply
 from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, kept
 from .option import Budget, budget_label
 from .windows import Windows
