@@ -24,7 +24,7 @@ from .._chain.function_plan import FieldsDropped, FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_output_validators
 from .._engine.operators.input import InputElement
-from .._engine.operators.outputs import UNLIMITED, OpenBatch, Output
+from .._engine.operators.outputs import UNLIMITED, OpenBatch, StreamOutput
 from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
 from .._errors.safe import safe_repr
@@ -107,7 +107,7 @@ def run_rows(
     return output.collected
 
 
-class ListOutput(Output):
+class ListOutput(StreamOutput):
     """Keeps what a chain emits."""
 
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:

@@ -36,7 +36,7 @@ from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
-from .outputs import Output
+from .outputs import StreamOutput
 from .run import BURST, Run, RunEnd
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self,
         spec: FunctionSpec,
         options: Options,
-        output: Output,
+        output: StreamOutput,
         context: RuntimeContext,
         *,
         loop: asyncio.AbstractEventLoop,

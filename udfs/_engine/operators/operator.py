@@ -15,7 +15,7 @@ from ..._errors.records import as_exception
 from ..._observe.waits import Wait
 from ..stored.elements import Inlet
 from .input import InputBuffer, InputElement
-from .outputs import Output
+from .outputs import StreamOutput
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
@@ -80,7 +80,7 @@ class BufferedOperator(Operator):
 
     def __init__(
         self,
-        output: Output,
+        output: StreamOutput,
         loop: asyncio.AbstractEventLoop,
         request_batch: Callable[[], None],
         fail: Callable[[BaseException], None] | None,

@@ -15,7 +15,7 @@ from ..calls.row import Row
 from ..calls.slots import CallSlot, notify_on_suspend
 from ..stored.elements import ROWS
 from .input import InputBuffer
-from .outputs import OpenBatch, Output
+from .outputs import OpenBatch, StreamOutput
 
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
 NO_BATCH = OpenBatch([], [], 0, lambda: None)
@@ -70,7 +70,7 @@ class Run:
         calls: Calls,
         source: InputBuffer,
         queue: StreamElementQueue,
-        output: Output,
+        output: StreamOutput,
         starts: Callable[[CallSlot, Row, float], None],
         returned: Callable[[CallSlot, Attempt, Any], float],
         is_over: Callable[[], bool],
@@ -81,7 +81,7 @@ class Run:
         self._began = 0.0
 
     @classmethod
-    def suits(cls, calls: Calls, output: Output) -> bool:
+    def suits(cls, calls: Calls, output: StreamOutput) -> bool:
         """Whether calls need no more than their rows, and results no more than the output."""
         is_asked = calls.asks or calls.decisions.looks_at_results
         return calls.function is not None and not is_asked and output.leaves_chain

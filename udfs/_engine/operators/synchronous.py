@@ -20,7 +20,7 @@ from ..._functions.watermarks import WatermarkGenerator
 from ..._observe.waits import Wait
 from ..calls.resources import Opening, closing
 from .operator import ChainedOperator, Marker
-from .outputs import Output, TimestampedCollector
+from .outputs import StreamOutput, TimestampedCollector
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -29,7 +29,7 @@ class SynchronousOperator(ChainedOperator):
 
     # It holds nothing: how many rows are available is what its output can take, and there is nothing to resume.
 
-    output: Output
+    output: StreamOutput
 
     @property
     def available(self) -> int:
@@ -221,7 +221,7 @@ class UnionOperator(SynchronousOperator):
     # _watermarks, _idle: of each input, by its number; _open: inputs that have not ended
     # _last never decreases; the output has ended when all inputs have
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: StreamOutput) -> None:
         super().__init__(output)
         self._watermarks: list[int | None] = []
         self._idle: list[bool] = []
