@@ -194,7 +194,7 @@ def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
     """One of the rows for each key that `key=` of the store makes of them."""
     key = _free_name("asyncudf_key", df.columns)
     given = StructType([*df.toDF(*map(str, range(len(df.columns)))).schema.fields, StructField(key, BinaryType())])
-    keyed = df.toDF(*given.names[:-1]).mapInArrow(KeyTask(_task(df, udf, udf.options), key), given)
+    keyed = df.toDF(*given.names[:-1]).mapInArrow(StoreKeyTask(_task(df, udf, udf.options), key), given)
     return keyed.dropDuplicates([key]).drop(key).toDF(*df.columns)
 
 
@@ -238,7 +238,7 @@ def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tupl
 
 
 @dataclasses.dataclass(frozen=True)
-class KeyTask(Travelling):
+class StoreKeyTask(Travelling):
     """For `mapInArrow`: beside each row the key under which a function's store has its result."""
 
     task: ChainTask
