@@ -22,7 +22,7 @@ from asyncudf import AsyncFunction, ResultFuture, RetryStrategy, RuntimeContext
 from asyncudf._engine.calls.calls import Calls
 from asyncudf._engine.operators import async_wait, run
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
-from asyncudf._engine.operators.run import Run
+from asyncudf._engine.operators.fast_path import FastPath
 from asyncudf._functions.async_function import FAIL_TASK
 from asyncudf.http import error_for
 from asyncudf.queues import StreamRecord, Watermark
@@ -39,7 +39,7 @@ def as_it_is(patch: Patch) -> None:
 
 
 def without_runs(patch: Patch) -> None:
-    patch.setattr(Run, "suits", lambda calls, output: False)
+    patch.setattr(FastPath, "suits", lambda calls, output: False)
 
 
 def by_the_general_way(patch: Patch) -> None:

@@ -32,12 +32,12 @@ from ..calls.row import Row
 from ..calls.service import Service
 from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
+from .fast_path import BURST, FastPath, FastPathEnd
 from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import StreamOutput
-from .run import BURST, Run, RunEnd
 
 if TYPE_CHECKING:
     from ..stored.sharing import StoreSharing
@@ -78,7 +78,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
     # slot takes one when its call can begin. Elements leave the input in `_take`, in `_call_rows` where a row is called
-    # as soon as it has its place, and in a `Run`, where a row that needs none is called without one.
+    # as soon as it has its place, and in a `FastPath`, where a row that needs none is called without one.
     #
     # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
@@ -160,7 +160,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self.is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = LEAVE_AT_ONCE
         self._is_plain = False
-        self._run: Run | None = None
+        self._fast_path: FastPath | None = None
 
     def observe(self, observer: Gate) -> None:
         """Ask this gate before each attempt; before `running`."""
@@ -206,8 +206,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             complete = self._queue.completing(self._output, self.pump)
         self._starts, self._returned = starting(self._calls), returning(self._calls, complete)
         self._is_plain = self._calls.function is not None and self._sharing is None
-        if self._is_plain and Run.suits(self._calls, self._output):
-            self._run = Run(
+        if self._is_plain and FastPath.suits(self._calls, self._output):
+            self._fast_path = FastPath(
                 self, self._calls, self._buffer, self._queue, self._output, self._starts, self._returned,
                 self._finished.done,
             )  # fmt: skip
@@ -461,7 +461,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        called = () if self._run is None else self._run.values()
+        called = () if self._fast_path is None else self._fast_path.values()
         return plain([*self._queue.values(), *called, *self._inlet.values()])
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
@@ -506,9 +506,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         Returns whether there may be more rows, after a pause; else there is none now, or no place.
         """
-        if self._run is not None and self._run.may_begin():
-            if (run_end := await self._run.of(slot)) is not RunEnd.QUEUE:
-                return run_end is RunEnd.TURN
+        if self._fast_path is not None and self._fast_path.may_begin():
+            if (end := await self._fast_path.of(slot)) is not FastPathEnd.QUEUE:
+                return end is FastPathEnd.TURN
             if not self.may_call_rows() or slot.is_dirty() or self._finished.done():
                 return True
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a

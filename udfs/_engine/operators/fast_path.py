@@ -1,4 +1,4 @@
-"""A run of rows whose calls return at once: from the input to the output, with no place in the queue in between."""
+"""The fast path of rows whose calls return at once: from the input to the output, with no place in the queue in between."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NO_BATCH = OpenBatch([], [], 0, lambda: None)
 
 
 @enum.unique
-class RunEnd(enum.Enum):
-    """What follows a run."""
+class FastPathEnd(enum.Enum):
+    """What follows a run of rows on the fast path."""
 
     TURN = "turn"  # the event loop gets its turn; there may be more rows
     NOTHING = "nothing"  # there is no row now, or no place for one
     QUEUE = "queue"  # a call has waited, and the loop has had its turn: rows go on through the queue
 
 
-class RunningOperator(Protocol):
+class FastPathOperator(Protocol):
     """The operator whose rows are called."""
 
     is_taking: bool  # an element is on its way from the input to its place, and none may pass it
@@ -45,7 +45,7 @@ class RunningOperator(Protocol):
         """The task must end with this error."""
 
 
-class Run:
+class FastPath:
     """Calls one row after another, and sends each result to the output, while no row is before it and no call waits.
 
     A row whose call waits, fails or takes long gets its place in the queue then, with its call as it is, and goes on as
@@ -66,7 +66,7 @@ class Run:
 
     def __init__(
         self,
-        operator: RunningOperator,
+        operator: FastPathOperator,
         calls: Calls,
         source: InputBuffer,
         queue: StreamElementQueue,
@@ -94,7 +94,7 @@ class Run:
         """Whether a row that comes now could leave before all others."""
         return self._queue.may_pass()
 
-    async def of(self, slot: CallSlot) -> RunEnd:
+    async def of(self, slot: CallSlot) -> FastPathEnd:
         """Call rows in this slot; only where rows may be called, and `may_begin`."""
         end = await notify_on_suspend(self._rows(slot), slot, self._waits)
         if slot.is_suspended:  # another slot may have had a run since
@@ -118,7 +118,7 @@ class Run:
         is_free = self._queue.places > 0 and self.may_begin() and self._operator.may_call_rows()
         return is_free and not (slot.is_dirty() or self._is_over())
 
-    async def _rows(self, slot: CallSlot) -> RunEnd:
+    async def _rows(self, slot: CallSlot) -> FastPathEnd:
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
         operator, calls, source, queue = self._operator, self._calls, self._source, self._queue
@@ -150,12 +150,12 @@ class Run:
                 except BaseException as error:  # every error of the user's code has its policy
                     if slot.is_suspended:
                         calls.coroutine_ended(slot, slot.own, None, error)
-                        return RunEnd.QUEUE
+                        return FastPathEnd.QUEUE
                     self._goes_on(slot)
                     calls.coroutine_ended(slot, slot.own, None, error)
                     began = clock()
                     if began > end or source.current is not rows or not self._may_go_on(slot):
-                        return RunEnd.TURN
+                        return FastPathEnd.TURN
                     operator.is_taking = True
                     continue
                 latencies.append(now - began)
@@ -173,30 +173,30 @@ class Run:
                 except BaseException as error:  # the output's
                     operator.fail(error)
                 if len(entries) >= queue.most:
-                    return RunEnd.NOTHING
+                    return FastPathEnd.NOTHING
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
-                        return RunEnd.TURN
+                        return FastPathEnd.TURN
                 except BaseException:  # variables that cannot be compared
-                    return RunEnd.TURN
+                    return FastPathEnd.TURN
             else:
                 if element is not None:
-                    return RunEnd.TURN
+                    return FastPathEnd.TURN
                 if not source.refill():
-                    return RunEnd.NOTHING
+                    return FastPathEnd.NOTHING
             if type(element) in ROWS:  # its call has waited, or has taken long
                 return self._ends_in_queue(slot, result)
             operator.is_taking = False
             if element is not None:
                 operator.take_in(element)
             if not self._may_go_on(slot):
-                return RunEnd.TURN
-        return RunEnd.NOTHING
+                return FastPathEnd.TURN
+        return FastPathEnd.NOTHING
 
-    def _ends_in_queue(self, slot: CallSlot, result: Any) -> RunEnd:
+    def _ends_in_queue(self, slot: CallSlot, result: Any) -> FastPathEnd:
         """A call has returned, but not at once."""
         if not slot.is_suspended:
             self._goes_on(slot)
         if slot.attempt is slot.own:
             self._returned(slot, slot.own, result)
-        return RunEnd.QUEUE if slot.is_suspended else RunEnd.TURN
+        return FastPathEnd.QUEUE if slot.is_suspended else FastPathEnd.TURN
