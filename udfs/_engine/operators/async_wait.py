@@ -507,8 +507,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         Returns whether there may be more rows, after a pause; else there is none now, or no place.
         """
         if self._fast_path is not None and self._fast_path.may_begin():
-            if (end := await self._fast_path.of(slot)) is not FastPathEnd.QUEUE:
-                return end is FastPathEnd.TURN
+            if (ending := await self._fast_path.of(slot)) is not FastPathEnd.QUEUE:
+                return ending is FastPathEnd.TURN
             if not self.may_call_rows() or slot.is_dirty() or self._finished.done():
                 return True
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a

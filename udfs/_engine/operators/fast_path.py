@@ -1,4 +1,4 @@
-"""The fast path of rows whose calls return at once: from the input to the output, with no place in the queue in between."""
+"""The fast path of rows whose calls return at once: from the input to the output, with no place in the queue."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_results_that_fill_no_batch_leave_after_their_time() -> None:
         (BURST + 1, [FastPathEnd.TURN, FastPathEnd.TURN, FastPathEnd.NOTHING]),
     ],
 )
-def test_a_run_gives_the_loop_its_turn_and_ends_without_rows(
+def test_the_fast_path_gives_the_loop_its_turn_and_ends_without_rows(
     rows: int, ends: list[FastPathEnd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def call(x: int) -> int:
@@ -80,7 +80,7 @@ def test_a_run_gives_the_loop_its_turn_and_ends_without_rows(
     assert ends_of(monkeypatch, call, rows) == ends
 
 
-def test_a_call_that_waits_ends_the_run_with_the_queue_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_waits_ends_the_fast_path_with_the_queue_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
 
     async def call(x: int) -> int:
@@ -92,7 +92,7 @@ def test_a_call_that_waits_ends_the_run_with_the_queue_and_is_made_once(monkeypa
     assert (called, ends[0]) == ([0, 1, 2], FastPathEnd.QUEUE)
 
 
-def test_functions_whose_calls_ask_for_more_have_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_whose_calls_ask_for_more_have_no_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     async def call(x: int, context: RuntimeContext) -> int:
         return context.attempt_number
 
