@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._engine.calls.slots import CallSlot
+from asyncudf._engine.calls.slots import Slot
 from asyncudf._engine.operators import async_wait
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.fast_path import BURST, FastPath, FastPathEnd
@@ -105,7 +105,7 @@ def ends_of(
     ends: list[FastPathEnd] = []
 
     class Noted(FastPath):
-        async def of(self, slot: CallSlot) -> FastPathEnd:
+        async def of(self, slot: Slot) -> FastPathEnd:
             ends.append(await super().of(slot))
             return ends[-1]
 

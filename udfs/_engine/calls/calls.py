@@ -34,7 +34,7 @@ from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
 from .row import Row, RowSharing, RowState, Trouble
 from .service import Service
-from .slots import CallingOperator, CallSlot, SlotPool
+from .slots import CallingOperator, Slot, SlotPool
 
 LONGEST_TURN = 0.01  # seconds
 NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
@@ -92,7 +92,7 @@ class Calls:
         self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
-        self._running_on: dict[Row, list[CallSlot]] = {}
+        self._running_on: dict[Row, list[Slot]] = {}
         self.deadlines = Deadlines[Row](
             self._loop, self.clock, options.timeout, self._rows_with_deadlines, partial(self._due, self._expire)
         )
@@ -143,7 +143,7 @@ class Calls:
         self.counts.failure(failure)
         self.conclude(rows, [failure] * len(rows))
 
-    def begin(self, slot: CallSlot, attempt: Attempt) -> bool:
+    def begin(self, slot: Slot, attempt: Attempt) -> bool:
         """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready, or set aside.
 
         The rows of an attempt whose costs cannot be told have failed.
@@ -188,7 +188,7 @@ class Calls:
 
     # It starts.
 
-    def start(self, slot: CallSlot, attempt: Attempt) -> Awaitable[Any]:
+    def start(self, slot: Slot, attempt: Attempt) -> Awaitable[Any]:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
@@ -237,7 +237,7 @@ class Calls:
     # It ends.
 
     def coroutine_ended(
-        self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
+        self, slot: Slot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
     ) -> None:
         if slot.has_retired:
             return

@@ -13,10 +13,10 @@ from typing import Any
 from .attempt import Attempt
 from .calls import Calls
 from .row import NO_TROUBLE, Row, RowState
-from .slots import CallSlot
+from .slots import Slot
 
 
-def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
+def starting(calls: Calls) -> Callable[[Slot, Row, float], None]:
     """Makes a function that starts the first attempt of a row that has just entered the queue: the slot's own attempt.
 
     Only where no limit has to be asked, and no row shares its call.
@@ -25,7 +25,7 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
     attempts = calls.attempt_deadlines if calls.attempt_deadlines.delay is not None else None
     timeout = deadlines.delay
 
-    def starts(slot: CallSlot, row: Row, now: float) -> None:
+    def starts(slot: Slot, row: Row, now: float) -> None:
         slot.attempt = row.attempt = attempt = slot.own
         attempt.rows[0], attempt.began = row, now  # type: ignore[index]
         row.attempts, row.counts = 1, True  # not four in one line, for which Python would make a tuple
@@ -45,7 +45,7 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
     return starts
 
 
-def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
+def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[Slot, Attempt, Any], float]:
     """Makes a function that takes what the coroutine of a function of one row and one result has returned.
 
     `complete` gives a row the only result of its first attempt, emits what may leave, and says whether that may have
@@ -62,7 +62,7 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
             return False
         return attempt.state is None or not (attempt.state.side or attempt.state.spent)
 
-    def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
+    def returned(slot: Slot, attempt: Attempt, result: Any) -> float:
         """Returns when the attempt has ended, or, if rows took long to leave, when they had."""
         row = attempt.rows[0]
         now, deadline = clock(), row.deadline

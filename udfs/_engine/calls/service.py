@@ -30,7 +30,7 @@ from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
 from .key_lines import KeyLines
-from .slots import CallingOperator, CallSlot, SlotPool
+from .slots import CallingOperator, Slot, SlotPool
 from .spent_budgets import spent_error
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Service:
 
     # An attempt begins and ends.
 
-    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool | Aside:
+    def try_begin(self, slot: Slot, attempt: Attempt) -> bool | Aside:
         """Let an attempt begin in this slot; False if none may before `reopen`, `Aside` if those of its key may not."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight

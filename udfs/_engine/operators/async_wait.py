@@ -30,7 +30,7 @@ from ..calls.plain import returning, starting
 from ..calls.resources import Opening, closing, opened
 from ..calls.row import Row
 from ..calls.service import Service
-from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
+from ..calls.slots import Slot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
 from .fast_path import BURST, FastPath, FastPathEnd
 from .input import MicroBatch
@@ -471,7 +471,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     # Calls are made.
 
-    async def work(self, slot: CallSlot) -> None:
+    async def work(self, slot: Slot) -> None:
         """The life of one call slot: one call after another, until there is no call or the slot is dirty."""
         try:
             slot.capture_baseline()
@@ -501,7 +501,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         is_free = self._is_plain and self._service.asks_nothing
         return is_free and not (self._calls.backlog.ready or self.is_taking)
 
-    async def _call_rows(self, slot: CallSlot) -> bool:
+    async def _call_rows(self, slot: Slot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
 
         Returns whether there may be more rows, after a pause; else there is none now, or no place.
@@ -567,7 +567,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.is_taking = False
         self.pump()
 
-    async def _call_each(self, slot: CallSlot) -> bool:
+    async def _call_each(self, slot: Slot) -> bool:
         """Make one attempt after another, as the limits let them begin.
 
         Returns whether there may be more, after a pause; else there is no call, or a limit holds it back.

@@ -12,7 +12,7 @@ from asyncudf.queues import StreamElementQueue
 from ..calls.attempt import Attempt
 from ..calls.calls import Calls
 from ..calls.row import Row
-from ..calls.slots import CallSlot, notify_on_suspend
+from ..calls.slots import Slot, notify_on_suspend
 from ..stored.elements import ROWS
 from .input import InputBuffer
 from .outputs import OpenBatch, StreamOutput
@@ -71,8 +71,8 @@ class FastPath:
         source: InputBuffer,
         queue: StreamElementQueue,
         output: StreamOutput,
-        starts: Callable[[CallSlot, Row, float], None],
-        returned: Callable[[CallSlot, Attempt, Any], float],
+        starts: Callable[[Slot, Row, float], None],
+        returned: Callable[[Slot, Attempt, Any], float],
         is_over: Callable[[], bool],
     ) -> None:
         self._operator, self._calls, self._source, self._queue, self._output = operator, calls, source, queue, output
@@ -94,7 +94,7 @@ class FastPath:
         """Whether a row that comes now could leave before all others."""
         return self._queue.may_pass()
 
-    async def of(self, slot: CallSlot) -> FastPathEnd:
+    async def of(self, slot: Slot) -> FastPathEnd:
         """Call rows in this slot; only where rows may be called, and `may_begin`."""
         end = await notify_on_suspend(self._rows(slot), slot, self._waits)
         if slot.is_suspended:  # another slot may have had a run since
@@ -103,22 +103,22 @@ class FastPath:
             self._called, self._operator.is_taking = None, False
         return end
 
-    def _waits(self, slot: CallSlot) -> None:
+    def _waits(self, slot: Slot) -> None:
         """The call in this slot waits."""
         self._goes_on(slot)
         self._calls.pool.release(slot)
 
-    def _goes_on(self, slot: CallSlot) -> None:
+    def _goes_on(self, slot: Slot) -> None:
         """The row that is called gets its place, and its deadlines, as of when its call began."""
         row, self._called, self._operator.is_taking = self._called, None, False
         self._starts(slot, self._queue.put_record(row), self._began)
 
-    def _may_go_on(self, slot: CallSlot) -> bool:
+    def _may_go_on(self, slot: Slot) -> bool:
         """Whether the next row may be called, after more has happened than one plain call."""
         is_free = self._queue.places > 0 and self.may_begin() and self._operator.may_call_rows()
         return is_free and not (slot.is_dirty() or self._is_over())
 
-    async def _rows(self, slot: CallSlot) -> FastPathEnd:
+    async def _rows(self, slot: Slot) -> FastPathEnd:
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
         operator, calls, source, queue = self._operator, self._calls, self._source, self._queue
@@ -193,7 +193,7 @@ class FastPath:
                 return FastPathEnd.TURN
         return FastPathEnd.NOTHING
 
-    def _ends_in_queue(self, slot: CallSlot, result: Any) -> FastPathEnd:
+    def _ends_in_queue(self, slot: Slot, result: Any) -> FastPathEnd:
         """A call has returned, but not at once."""
         if not slot.is_suspended:
             self._goes_on(slot)
