@@ -23,7 +23,7 @@ from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 NO_RECORD = StreamRecord(())
 
 
-class CallState:
+class AttemptState:
     """What one of the `capacity` call slots is doing: which row, which attempt, since when.
 
     If the function can ask for its context, each attempt has a state of its own and shares it with the asyncio tasks
@@ -50,7 +50,7 @@ class CallState:
 
 # A context variable, not an argument: one RuntimeContext serves all rows of the task, and the code that asks it may be
 # deep in a call, in an asyncio task that the call started, or in a thread.
-CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
+CURRENT_CALL: ContextVar[AttemptState] = ContextVar("asyncudf_call_slot")
 # For a mistake in the function that concerns no single row and is noticed later. Returns a callable that any thread may
 # call with the mistake: it fails the task, unless an attempt has failed meanwhile, which may be the reason.
 FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncudf_fail_task")
@@ -238,7 +238,7 @@ class RuntimeContext:
             state.side.append(SideRecord(tag, validate(value)))
 
     @staticmethod
-    def _state() -> CallState:
+    def _state() -> AttemptState:
         state = CURRENT_CALL.get(None)
         if state is None:
             raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")

@@ -15,7 +15,7 @@ from types import coroutine
 from typing import Any, Protocol, TypeVar
 
 from ..._errors.exceptions import FatalError
-from ..._functions.async_function import CURRENT_CALL, CallState
+from ..._functions.async_function import CURRENT_CALL, AttemptState
 from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..loop import event_loops
@@ -84,10 +84,10 @@ class Slot:
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
-    def begin_attempt(self, element: Any, attempt: int = 1) -> CallState:
+    def begin_attempt(self, element: Any, attempt: int = 1) -> AttemptState:
         """Begin an attempt whose function can ask for its row; to be called in the slot's own task."""
         # A new state each time: tasks that the last attempt has left behind still ask for their own.
-        state = CallState(element, attempt)
+        state = AttemptState(element, attempt)
         CURRENT_CALL.set(state)
         self.clean = self.context.copy()
         return state
