@@ -10,7 +10,7 @@ from .invokers import BatchBounds
 from .key_lines import KeyLines
 from .row import Row, RowState
 from .service import Service
-from .slots import CallingOperator, SlotPool
+from .slots import HostOperator, SlotPool
 
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
 TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
@@ -28,7 +28,7 @@ class Backlog:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         pool: SlotPool,
         service: Service,
         bounds: BatchBounds,

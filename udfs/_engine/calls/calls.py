@@ -34,7 +34,7 @@ from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
 from .row import Row, RowSharing, RowState, Trouble
 from .service import Service
-from .slots import CallingOperator, Slot, SlotPool
+from .slots import HostOperator, Slot, SlotPool
 
 LONGEST_TURN = 0.01  # seconds
 NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
@@ -56,7 +56,7 @@ class Calls:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         spec: FunctionSpec,
         options: Options,
         pool: SlotPool,

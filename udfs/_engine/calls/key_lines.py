@@ -10,7 +10,7 @@ from ..._limits.gate import Aside, Key, LimitKey
 from ..loop.event_loops import seconds_until
 from .attempt import Attempt
 from .row import Row, RowState
-from .slots import CallingOperator
+from .slots import HostOperator
 
 
 class KeyLine:
@@ -57,7 +57,7 @@ class KeyLines:
     #
     # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
 
-    def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
+    def __init__(self, operator: HostOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
         self._lines: dict[LimitKey, KeyLine] = {}
         self.attempts: dict[Row, Attempt] = {}

@@ -30,7 +30,7 @@ from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
 from .key_lines import KeyLines
-from .slots import CallingOperator, Slot, SlotPool
+from .slots import HostOperator, Slot, SlotPool
 from .spent_budgets import spent_error
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Service:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         options: Options,
         pool: SlotPool,
         spec: FunctionSpec,

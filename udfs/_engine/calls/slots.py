@@ -114,7 +114,7 @@ class _SlotTask(asyncio.Task[None]):
         return super().cancel(msg)
 
 
-class CallingOperator(Protocol):
+class HostOperator(Protocol):
     """The operator whose rows are called."""
 
     name: str  # of its function
@@ -182,7 +182,7 @@ class SlotPool:
     # _context: None before open() and after close(), when no slot may start
     # most: calls that were in flight together
 
-    def __init__(self, operator: CallingOperator, capacity: int, *, has_uncalled: bool) -> None:
+    def __init__(self, operator: HostOperator, capacity: int, *, has_uncalled: bool) -> None:
         self._operator = operator
         self._has_work = operator.has_work
         self._account = operator.counters.account

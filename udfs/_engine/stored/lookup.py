@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from ..._stores.values import Decoded, SingleResults
-from ..calls.slots import CallingOperator
+from ..calls.slots import HostOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
 from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
@@ -55,7 +55,7 @@ class LookupAhead:
     # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
     # _ended: nothing more is fed; the buffer ends when everything has been looked up
 
-    operator: CallingOperator
+    operator: HostOperator
     stored: StoredResults
     landed: LandedResults[Any]
     buffer: LookedUpInput

@@ -28,7 +28,7 @@ from ..calls.invokers import copied
 from ..calls.outcomes import Outcome
 from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
-from ..calls.slots import CallingOperator
+from ..calls.slots import HostOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
@@ -82,7 +82,7 @@ class Claims:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         sharing: StoreSharing,
         stored: StoredResults,
         calls: Calls,
@@ -239,7 +239,7 @@ class StoreSharing:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         stored: StoredResults,
         options: Options,
         calls: Calls,

@@ -21,7 +21,7 @@ from ..._stores.base import Leases, ResultStore
 from ..._stores.keys import ResultKeys
 from ..._stores.values import Decoded, ResultCodec, SingleResults, StoredFailure
 from ..calls.resources import bounded
-from ..calls.slots import CallingOperator
+from ..calls.slots import HostOperator
 
 KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
 DECODED_AT_ONCE = 2**20  # about so many bytes of results: they are copied to be decoded together
@@ -43,7 +43,7 @@ logger = logging.getLogger("asyncudf")
 
 
 @contextlib.contextmanager
-def failing(operator: CallingOperator) -> Iterator[None]:
+def failing(operator: HostOperator) -> Iterator[None]:
     """A block of a task that no code awaits: an error ends the operator."""
     try:
         yield
@@ -262,7 +262,7 @@ class StoreWriter:
     #
     # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
 
-    def __init__(self, operator: CallingOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
+    def __init__(self, operator: HostOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
         self._operator = operator
         self._stored = stored
         self._is_urgent = is_urgent
