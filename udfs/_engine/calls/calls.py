@@ -27,7 +27,7 @@ from ..._functions.signature import FunctionSpec
 from ..loop.event_loops import refused_thread
 from .attempt import Attempt
 from .backlog import Backlog
-from .counts import CallCounts
+from .counts import OperatorCounts
 from .deadlines import CLOCK_ROUNDING, Deadlines
 from .decisions import Decision, Decisions, Ending, RetryAt, Way
 from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
@@ -84,7 +84,7 @@ class Calls:
         self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
         self.decisions = Decisions(options)
-        self.counts = CallCounts(counters, redacted=options.redacted)
+        self.counts = OperatorCounts(counters, redacted=options.redacted)
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing: RowSharing | None = None
