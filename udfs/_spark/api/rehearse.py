@@ -40,7 +40,7 @@ from ..._rehearsal.arithmetic import Estimate, Forecast, Job, Sample, SampleSize
 from ..._rehearsal.rehearsal import Rehearsal
 from .._compat import engine_of, slots_of
 from ..chain_task import ChainTask
-from ..column import Called
+from ..column import ColumnOrigin
 from ..evaluations import StreamSource, result_plan
 from ..marks import marked
 from ..pickling import Travelling
@@ -127,7 +127,7 @@ def _called(
 ) -> tuple[AsyncUDF[..., Any], DataFrame, list[str]]:
     """The function, the DataFrame of its arguments, and their names."""
     is_column = hasattr(function, "isNull")
-    made: Called | None = vars(function).get("_asyncudf") if is_column else None
+    made: ColumnOrigin | None = vars(function).get("_asyncudf") if is_column else None
     if made is None:
         if is_column or not (callable(function) or isinstance(function, AsyncFunction)):
             raise OptionError(
