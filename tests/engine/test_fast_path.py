@@ -1,4 +1,4 @@
-"""Runs of calls that return at once: how they end, and how their results reach the output's batches."""
+"""The fast path of rows whose calls return at once: how it ends, and how results reach the output's batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Rows take one of three ways through an operator, and nobody can tell which: random programs run through all of them.
 
-The fast path (`fast_path.py`) calls rows that need no place; the plain way (`plain.py`) those whose first attempt succeeds; the
-general way (`calls.py`) all others. Here each program runs as it is, then without runs, then by the general way alone.
+The fast path (`fast_path.py`) calls rows that need no place; the plain way (`plain.py`) those whose first attempt
+succeeds; the general way (`lifecycle.py`) all others. Here each program runs as it is, then without the fast path, then
+by the general way alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from asyncudf import AsyncFunction, ResultFuture, RetryStrategy, RuntimeContext
-from asyncudf._engine.calls.calls import Calls
+from asyncudf._engine.calls.lifecycle import RowLifecycle
 from asyncudf._engine.operators import async_wait, fast_path
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.fast_path import FastPath
@@ -39,14 +40,14 @@ def as_it_is(patch: Patch) -> None:
 
 
 def without_fast_path(patch: Patch) -> None:
-    patch.setattr(FastPath, "suits", lambda calls, output: False)
+    patch.setattr(FastPath, "suits", lambda lifecycle, output: False)
 
 
 def by_the_general_way(patch: Patch) -> None:
-    def returning(calls: Calls, complete: Any) -> Callable[..., float]:
+    def returning(lifecycle: RowLifecycle, complete: Any) -> Callable[..., float]:
         def returned(slot: Any, attempt: Any, result: Any) -> float:
-            calls.coroutine_ended(slot, attempt, [(result,)], None)
-            return calls.clock()
+            lifecycle.coroutine_ended(slot, attempt, [(result,)], None)
+            return lifecycle.clock()
 
         return returned
 

@@ -24,8 +24,8 @@ from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..calls.attempt import Attempt
-from ..calls.calls import Calls
 from ..calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
+from ..calls.lifecycle import RowLifecycle
 from ..calls.plain import returning, starting
 from ..calls.resources import Opening, closing, opened
 from ..calls.row import Row
@@ -137,7 +137,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._service = Service(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
-        self._calls = Calls(
+        self._lifecycle = RowLifecycle(
             self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
         )  # fmt: skip
@@ -146,16 +146,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             from ..stored.sharing import StoreSharing  # most workers have no store
 
             self._sharing = sharing = StoreSharing(
-                self, stored, options, self._calls, self._queue, self._buffer, request_batch,
+                self, stored, options, self._lifecycle, self._queue, self._buffer, request_batch,
                 is_single=not spec.many_results,
             )  # fmt: skip
             self._inlet = sharing.inlet
-            self._calls.share(sharing)
+            self._lifecycle.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)
         self._batch: MicroBatch | None = None
         if bounds.size > 1:
-            self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
+            self._batch = MicroBatch(bounds, self._lifecycle.weight_of, options.batch_linger, loop, self._pool.wake)
         self._wanted_rows = max(options.slots, bounds.size)
         self.is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = LEAVE_AT_ONCE
@@ -186,8 +186,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 learner = self._service.learner
                 TELL_LIMITS.set(None if learner is None else learner.tell)
                 resources = await stack.enter_async_context(opened(self._spec, self._context, self._opening))
-                stack.callback(self._calls.close)
-                await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
+                stack.callback(self._lifecycle.close)
+                await stack.enter_async_context(self._service.running(self._lifecycle.backlog.aside))
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
                 self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
                 with self._owning_its_end():
@@ -197,18 +197,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _open(self, invoker: Invoker) -> None:
         """The function is open: calls can begin."""
-        self._calls.use(invoker)
+        self._lifecycle.use(invoker)
         complete: Callable[[Any, Any], object] = self._complete
         if self._sharing is not None:
             complete = self._sharing.keep
         elif self._output.leaves_chain:
             # No code runs there that could complete a row, or see the variables of a call.
             complete = self._queue.completing(self._output, self.pump)
-        self._starts, self._returned = starting(self._calls), returning(self._calls, complete)
-        self._is_plain = self._calls.function is not None and self._sharing is None
-        if self._is_plain and FastPath.suits(self._calls, self._output):
+        self._starts, self._returned = starting(self._lifecycle), returning(self._lifecycle, complete)
+        self._is_plain = self._lifecycle.function is not None and self._sharing is None
+        if self._is_plain and FastPath.suits(self._lifecycle, self._output):
             self._fast_path = FastPath(
-                self, self._calls, self._buffer, self._queue, self._output, self._starts, self._returned,
+                self, self._lifecycle, self._buffer, self._queue, self._output, self._starts, self._returned,
                 self._finished.done,
             )  # fmt: skip
         FAIL_TASK.set(self._may_fail)
@@ -235,16 +235,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return fail
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        self._calls.abandon()
+        self._lifecycle.abandon()
         if exc_type is not None:
-            self._calls.close()  # no row has an answer any more; else coroutines that run on have their deadlines
+            self._lifecycle.close()  # no row has an answer any more; else coroutines that run on have their deadlines
         if self._sharing is not None:
             await self._sharing.end()
-        self._calls.abandon()  # calls that have begun meanwhile
+        self._lifecycle.abandon()  # calls that have begun meanwhile
         await self._pool.close(patient=exc_type is None)
 
     def fail(self, error: BaseException) -> None:
-        self._calls.counts.ends_task(error)
+        self._lifecycle.counts.ends_task(error)
         super().fail(error)
 
     # The state changes.
@@ -280,7 +280,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             if not self.is_taking and self._must_take_without_slot():
                 row = self._take(may_call=False)
                 if row is not None:  # the result that had landed for it has just ended
-                    self._calls.backlog.put(Attempt((row,)))
+                    self._lifecycle.backlog.put(Attempt((row,)))
             if not (emitted := self._emit()):
                 break
             self._may_leave -= emitted
@@ -349,7 +349,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if type(element) is UnreadableRow:
             row: Row = self._queue.put_record(element)
             row.open()
-            self._calls.not_called([row], element.error)
+            self._lifecycle.not_called([row], element.error)
             return
         if type(element) is not AnsweredRows:
             self._queue.put_marker(element)
@@ -404,7 +404,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _next_attempt(self) -> Attempt | None:
         """The next attempt: of rows whose back-off is over, as they have waited longest, or of rows that come now."""
-        backlog = self._calls.backlog
+        backlog = self._lifecycle.backlog
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
             self._service.held_failures is not None
@@ -427,7 +427,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _has_ready(self) -> bool:
         """Whether there are attempts that should begin now, before rows that come now."""
-        backlog = self._calls.backlog
+        backlog = self._lifecycle.backlog
         if not backlog.ready or not backlog.waits_for_more():
             return bool(backlog.ready)
         is_waiting = self._sharing is not None and self._sharing.is_waiting
@@ -494,12 +494,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         finally:
             self._pool.retire(slot)
             self._service.slot_is_free()
-            self._calls.evaluate_held()
+            self._lifecycle.evaluate_held()
             self._finish_if_drained()
 
     def may_call_rows(self) -> bool:
         is_free = self._is_plain and self._service.asks_nothing
-        return is_free and not (self._calls.backlog.ready or self.is_taking)
+        return is_free and not (self._lifecycle.backlog.ready or self.is_taking)
 
     async def _call_rows(self, slot: Slot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
@@ -513,12 +513,17 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 return True
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        calls, service, source, queue = self._calls, self._service, self._buffer, self._queue
-        function, starts, returned, clock = calls.function, self._starts, self._returned, calls.clock
-        entries, ready, is_over, put_record = queue.entries, calls.backlog.ready, self._finished.done, queue.put_record
+        lifecycle, service, source, queue = self._lifecycle, self._service, self._buffer, self._queue
+        function, starts, returned, clock = lifecycle.function, self._starts, self._returned, lifecycle.clock
+        entries, put_record, ready, is_over = (
+            queue.entries,
+            queue.put_record,
+            lifecycle.backlog.ready,
+            self._finished.done,
+        )
         context, own, rows_have = slot.context, slot.own, ROWS
         assert function is not None
-        started, longest_turn = clock(), calls.longest_turn
+        started, longest_turn = clock(), lifecycle.longest_turn
         end = started + longest_turn  # when the event loop gets its turn
         while len(entries) < queue.most:
             element, rows, has_waited = None, source.current, False
@@ -532,7 +537,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 try:
                     result = await function(*element[0])  # type: ignore[index, misc]
                 except BaseException as error:  # every error of the user's code has its policy
-                    calls.coroutine_ended(slot, own, None, error)
+                    lifecycle.coroutine_ended(slot, own, None, error)
                     started = clock()
                 else:
                     started = returned(slot, own, result) if slot.attempt is own else clock()
@@ -572,15 +577,15 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         Returns whether there may be more, after a pause; else there is no call, or a limit holds it back.
         """
-        calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
+        lifecycle, returned, is_direct = self._lifecycle, self._returned, self._lifecycle.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
         while self._service.closed_by is None and (attempt := self._next_attempt()) is not None:
             result = None  # or the last result would live on through this call
-            if calls.begin(slot, attempt):
+            if lifecycle.begin(slot, attempt):
                 try:
-                    result = await calls.start(slot, attempt)
+                    result = await lifecycle.start(slot, attempt)
                 except BaseException as error:  # every error of the user's code has its policy
-                    calls.coroutine_ended(slot, attempt, None, error)
+                    lifecycle.coroutine_ended(slot, attempt, None, error)
                     if not self._service.asks_nothing:  # limits have to know of other failures before the next call
                         slot.is_suspended = False
                         return True
@@ -588,12 +593,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     if is_direct and slot.attempt is attempt:
                         returned(slot, attempt, result)
                     else:
-                        calls.coroutine_ended(slot, attempt, result, None)
+                        lifecycle.coroutine_ended(slot, attempt, result, None)
             if slot.is_suspended:
                 end, slot.is_suspended = 0.0, False
             elif not end:
-                end = calls.clock() + calls.longest_turn
-            elif calls.clock() > end:
+                end = lifecycle.clock() + lifecycle.longest_turn
+            elif lifecycle.clock() > end:
                 return True
             if slot.is_dirty() or self._finished.done() or (self._is_plain and self.may_call_rows()):
                 return True
@@ -601,7 +606,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def wanted_calls(self) -> int:
         rows = min(self._buffer.known_rows, self._queue.places)
-        return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
+        return min(self._pool.capacity, self._pool.in_flight + len(self._lifecycle.backlog.ready) + rows)
 
     @property
     def _followers(self) -> int:
@@ -613,11 +618,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def health_changed(self) -> None:
         if not self._finished.done():
-            self._calls.evaluate_held()
+            self._lifecycle.evaluate_held()
 
     def waiting_has_changed(self) -> None:
         if self._memory is not None:
-            self._memory.hold_calls(self._calls.backlog.later + self._followers)
+            self._memory.hold_calls(self._lifecycle.backlog.later + self._followers)
 
     def _complete(self, row: Row, result: Any) -> bool:
         row.complete((result,))
@@ -631,7 +636,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
             return State.STORE
-        if self._calls.backlog.aside.attempts and (self._queue.places <= 0 or self._buffer.is_drained):
+        if self._lifecycle.backlog.aside.attempts and (self._queue.places <= 0 or self._buffer.is_drained):
             return State.LIMIT
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
@@ -643,18 +648,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def waits(self) -> Iterator[Wait]:
         yield from self._opening.waits()
-        in_flight, options, calls = self._pool.in_flight, self._options, self._calls
+        in_flight, options, lifecycle = self._pool.in_flight, self._options, self._lifecycle
         longest = min(options.attempt_timeout or math.inf, options.timeout or math.inf)
         if in_flight and (oldest := self._pool.oldest) < math.inf:
             yield Wait(Waiting.CALL, self.name, oldest, longest)
         begun = self.counters.so_far()["attempts"] + in_flight
-        yield from self._service.waits(begun, calls.backlog.aside)
+        yield from self._service.waits(begun, lifecycle.backlog.aside)
         if (sharing := self._sharing) is not None:
             if (lease := sharing.claims.wait) is not None:
                 yield lease
             elif sharing.is_waiting:
                 yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done, left=options.store_timeout)
-        if calls.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
+        if lifecycle.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
             yield Wait(Waiting.BACK_OFF, self.name, most=options.timeout or math.inf, mark=begun)
 
     @property
@@ -662,7 +667,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return self._pool.in_flight, len(self._queue)
 
     def count_open(self) -> None:
-        self._calls.count_open()
+        self._lifecycle.count_open()
 
     def sample(self, *, was_blocked: bool) -> None:
         totals = self.counters.totals

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from asyncudf.queues import StreamElementQueue
 
 from ..calls.attempt import Attempt
-from ..calls.calls import Calls
+from ..calls.lifecycle import RowLifecycle
 from ..calls.row import Row
 from ..calls.slots import Slot, notify_on_suspend
 from ..stored.elements import ROWS
@@ -67,7 +67,7 @@ class FastPath:
     def __init__(
         self,
         operator: FastPathOperator,
-        calls: Calls,
+        lifecycle: RowLifecycle,
         source: InputBuffer,
         queue: StreamElementQueue,
         output: StreamOutput,
@@ -75,16 +75,17 @@ class FastPath:
         returned: Callable[[Slot, Attempt, Any], float],
         is_over: Callable[[], bool],
     ) -> None:
-        self._operator, self._calls, self._source, self._queue, self._output = operator, calls, source, queue, output
+        self._operator, self._lifecycle = operator, lifecycle
+        self._source, self._queue, self._output = source, queue, output
         self._starts, self._returned, self._is_over = starts, returned, is_over
         self._called: Any = None
         self._began = 0.0
 
     @classmethod
-    def suits(cls, calls: Calls, output: StreamOutput) -> bool:
+    def suits(cls, lifecycle: RowLifecycle, output: StreamOutput) -> bool:
         """Whether calls need no more than their rows, and results no more than the output."""
-        is_asked = calls.asks or calls.decisions.looks_at_results
-        return calls.function is not None and not is_asked and output.leaves_chain
+        is_asked = lifecycle.asks or lifecycle.decisions.looks_at_results
+        return lifecycle.function is not None and not is_asked and output.leaves_chain
 
     def values(self) -> list[Any]:
         """The row that is called, if it has no place yet."""
@@ -106,7 +107,7 @@ class FastPath:
     def _waits(self, slot: Slot) -> None:
         """The call in this slot waits."""
         self._goes_on(slot)
-        self._calls.pool.release(slot)
+        self._lifecycle.pool.release(slot)
 
     def _goes_on(self, slot: Slot) -> None:
         """The row that is called gets its place, and its deadlines, as of when its call began."""
@@ -121,15 +122,16 @@ class FastPath:
     async def _rows(self, slot: Slot) -> FastPathEnd:
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        operator, calls, source, queue = self._operator, self._calls, self._source, self._queue
-        function, validate, clock, latencies = calls.function, calls.validate, calls.clock, calls.latencies
+        operator, lifecycle, source, queue = self._operator, self._lifecycle, self._source, self._queue
+        function, validate = lifecycle.function, lifecycle.validate
+        clock, latencies = lifecycle.clock, lifecycle.latencies
         memory, entries, context, is_over = queue.memory, queue.entries, slot.context, self._is_over
         collect, batch = self._output.collect_result, self._output.open_batch
         # An output with an open batch does not weigh its results: the first one stands for all of them in the memory.
         values, origins, full, flush = NO_BATCH if batch is None else batch
         assert function is not None
         began = clock()
-        end = began + calls.longest_turn  # when the event loop gets its turn
+        end = began + lifecycle.longest_turn  # when the event loop gets its turn
         result: Any = None
         while len(entries) < queue.most:
             element, rows = None, source.current
@@ -149,10 +151,10 @@ class FastPath:
                         result = validate(result)
                 except BaseException as error:  # every error of the user's code has its policy
                     if slot.is_suspended:
-                        calls.coroutine_ended(slot, slot.own, None, error)
+                        lifecycle.coroutine_ended(slot, slot.own, None, error)
                         return FastPathEnd.QUEUE
                     self._goes_on(slot)
-                    calls.coroutine_ended(slot, slot.own, None, error)
+                    lifecycle.coroutine_ended(slot, slot.own, None, error)
                     began = clock()
                     if began > end or source.current is not rows or not self._may_go_on(slot):
                         return FastPathEnd.TURN

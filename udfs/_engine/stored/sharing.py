@@ -23,8 +23,8 @@ from ..._functions.options import Options
 from ..._observe.waits import Wait, Waiting
 from ..._stores.values import StoredFailure
 from ..calls.attempt import Attempt
-from ..calls.calls import Calls
 from ..calls.invokers import copied
+from ..calls.lifecycle import RowLifecycle
 from ..calls.outcomes import Outcome
 from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
@@ -85,13 +85,13 @@ class Claims:
         operator: HostOperator,
         sharing: StoreSharing,
         stored: StoredResults,
-        calls: Calls,
+        lifecycle: RowLifecycle,
         options: Options,
     ) -> None:
         self._operator = operator
         self._sharing = sharing
         self._stored = stored
-        self._pool, self._backlog = calls.pool, calls.backlog
+        self._pool, self._backlog = lifecycle.pool, lifecycle.backlog
         self._clock = operator.counters.clock
         self._patience = LONGEST_SHARED_WAIT if options.timeout is None else options.timeout
         self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
@@ -242,7 +242,7 @@ class StoreSharing:
         operator: HostOperator,
         stored: StoredResults,
         options: Options,
-        calls: Calls,
+        lifecycle: RowLifecycle,
         queue: StreamElementQueue,
         buffer: LookedUpInput,
         request_batch: Callable[[], None],
@@ -251,8 +251,8 @@ class StoreSharing:
     ) -> None:
         self._operator = operator
         self._stored = stored
-        self._calls = calls
-        self._pool = pool = calls.pool
+        self._lifecycle = lifecycle
+        self._pool = pool = lifecycle.pool
         self._queue = queue
         self._retry = options.retry
         self._clock = operator.counters.clock
@@ -261,7 +261,7 @@ class StoreSharing:
         self._called: dict[bytes, float] = {}
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
-        self.claims = Claims(operator, self, stored, calls, options)
+        self.claims = Claims(operator, self, stored, lifecycle, options)
         self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
         buffer.request_from(self.inlet.go_on)
 
@@ -331,12 +331,12 @@ class StoreSharing:
         if found is not None:
             self._have(row, found)
         elif looked_up.error is not None:
-            self._calls.conclude([row], [Failure(looked_up.error)])
+            self._lifecycle.conclude([row], [Failure(looked_up.error)])
         else:
             row.move(RowState.FOLLOWING)
             self._operator.waiting_has_changed()
             if key in self._called:
-                self._calls.follow(row, self._clock())
+                self._lifecycle.follow(row, self._clock())
         return False
 
     def _fresh(self, landed: tuple[list[Any] | StoredFailure, float] | None) -> Found:
@@ -346,11 +346,11 @@ class StoreSharing:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
             self._totals.stored_failures += 1
-            self._calls.conclude([row], [Failure(self._stored.replayed(found))])
+            self._lifecycle.conclude([row], [Failure(self._stored.replayed(found))])
         else:
             row.move(RowState.DONE)
-            self._calls.deadlines.stop(row)
-            self._calls.counts.answered(found)
+            self._lifecycle.deadlines.stop(row)
+            self._lifecycle.counts.answered(found)
             row.complete(copied(found))
 
     def found(self, row: Row, found: Found) -> None:
@@ -382,7 +382,7 @@ class StoreSharing:
         self._called[key] = now
         for follower in flights.followers(key) if flights.following else ():
             if follower.started is None:
-                self._calls.follow(follower, now)
+                self._lifecycle.follow(follower, now)
 
     def renewed(self, row: Row) -> Sequence[Row]:
         key: bytes | None = row.record.key
@@ -431,7 +431,7 @@ class StoreSharing:
         self._called.pop(key, None)
         if self._flights.following:
             for follower in self._flights.followers(key):
-                self._calls.deadlines.stop(follower)
+                self._lifecycle.deadlines.stop(follower)
                 follower.deadline = None
         if value is None:
             self._land(key, row, results, found, ttl)
@@ -475,7 +475,7 @@ class StoreSharing:
         if self._flights.following != following:
             self._operator.waiting_has_changed()
         if heir is not None:
-            self._calls.backlog.again([heir])
+            self._lifecycle.backlog.again([heir])
         elif leads:
             self._called.pop(key, None)
             self._end_lease(key)

@@ -1,4 +1,4 @@
-"""The calls of an operator: each row from its first attempt to its results.
+"""The lifecycle of the rows of an operator, from the first attempt of each to its results.
 
 The order of wrapping, outermost first, with the code that does it:
 
@@ -40,8 +40,8 @@ LONGEST_TURN = 0.01  # seconds
 NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
-class Calls:
-    """The calls of an operator, from the first attempt of each row to its result."""
+class RowLifecycle:
+    """What becomes of the rows of an operator, from the first attempt of each to its results."""
 
     # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
     #
