@@ -515,12 +515,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         # call is the start of the next.
         lifecycle, service, source, queue = self._lifecycle, self._service, self._buffer, self._queue
         function, starts, returned, clock = lifecycle.function, self._starts, self._returned, lifecycle.clock
-        entries, put_record, ready, is_over = (
-            queue.entries,
-            queue.put_record,
-            lifecycle.backlog.ready,
-            self._finished.done,
-        )
+        entries, put_record = queue.entries, queue.put_record
+        ready, is_over = lifecycle.backlog.ready, self._finished.done
         context, own, rows_have = slot.context, slot.own, ROWS
         assert function is not None
         started, longest_turn = clock(), lifecycle.longest_turn
