@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from .attempt import Attempt
-from .invokers import BatchBounds
+from .invokers import GroupBounds
 from .key_lines import KeyLines
 from .row import Row, RowState
 from .service import Service
@@ -31,7 +31,7 @@ class Backlog:
         operator: HostOperator,
         pool: SlotPool,
         service: Service,
-        bounds: BatchBounds,
+        bounds: GroupBounds,
         may_go_on: Callable[[Row], bool],
         weight_of: Callable[[Row], float | None],
     ) -> None:

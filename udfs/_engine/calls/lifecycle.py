@@ -30,7 +30,7 @@ from .backlog import Backlog
 from .counts import OperatorCounts
 from .deadlines import CLOCK_ROUNDING, Deadlines
 from .decisions import Decision, Decisions, Ending, RetryAt, Way
-from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
+from .invokers import Costs, GroupBounds, Invoker, copied, with_own_arguments
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
 from .row import Row, RowSharing, RowState, Trouble
 from .service import Service
@@ -62,7 +62,7 @@ class RowLifecycle:
         pool: SlotPool,
         service: Service,
         costs: Costs,
-        bounds: BatchBounds,
+        bounds: GroupBounds,
         *,
         validate: Validate | None,
         may_edit: bool,

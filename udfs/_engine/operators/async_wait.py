@@ -24,7 +24,7 @@ from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..calls.attempt import Attempt
-from ..calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
+from ..calls.invokers import Costs, GroupBounds, GroupCodec, Invoker, invoker_of
 from ..calls.lifecycle import RowLifecycle
 from ..calls.plain import returning, starting
 from ..calls.resources import Opening, closing, opened
@@ -33,7 +33,7 @@ from ..calls.service import Service
 from ..calls.slots import Slot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
 from .fast_path import BURST, FastPath, FastPathEnd
-from .input import MicroBatch
+from .input import RowGroup
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
@@ -104,7 +104,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
         validate: Callable[[Any], Any] | None = None,
-        codec: BatchCodec | None = None,
+        codec: GroupCodec | None = None,
         sizes: RowSizes | None = None,
         batches: TaskBatches | None = None,
         may_edit: bool = True,
@@ -122,7 +122,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self._opening = Opening(spec.name, options.open_timeout)
         self.counters = counters or TaskCounters(loop.time)
-        bounds = BatchBounds(spec, options)
+        bounds = GroupBounds(spec, options)
         self._queue = QUEUES[options.output_mode](options.queue_rows)
         self._queue.entry_class = Row
         self._memory: QueueMemory | None = None
@@ -153,9 +153,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._lifecycle.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)
-        self._batch: MicroBatch | None = None
+        self._group: RowGroup | None = None
         if bounds.size > 1:
-            self._batch = MicroBatch(bounds, self._lifecycle.weight_of, options.batch_linger, loop, self._pool.wake)
+            self._group = RowGroup(bounds, self._lifecycle.weight_of, options.batch_linger, loop, self._pool.wake)
         self._wanted_rows = max(options.slots, bounds.size)
         self.is_taking = self._is_pumping = self._will_pump = False
         self._may_leave = LEAVE_AT_ONCE
@@ -414,8 +414,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         )
         attempt = backlog.next() if backlog.ready and self._has_ready() and not is_new else None
         while attempt is None:
-            if self._batch is not None:
-                attempt = self._batch.gather(self._next_row, self._is_starved)
+            if self._group is not None:
+                attempt = self._group.gather(self._next_row, self._is_starved)
             elif (row := self._next_row()) is not None:
                 attempt = Attempt((row,))
             if attempt is None:
@@ -439,7 +439,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return False
         if self._buffer.may_have_more and self._queue.places > 0:
             return True
-        return bool(self._batch) and (self._batch.is_ready or self._is_starved())  # type: ignore[union-attr]
+        return bool(self._group) and (self._group.is_ready or self._is_starved())  # type: ignore[union-attr]
 
     def _is_starved(self) -> bool:
         return self._buffer.has_ended or not self._queue.places  # a full queue waits for the rows of the batch

@@ -13,7 +13,7 @@ from typing import Any
 from asyncudf.queues import StreamElement
 
 from ..calls.attempt import Attempt
-from ..calls.invokers import BatchBounds
+from ..calls.invokers import GroupBounds
 from ..calls.row import Row
 
 UNKNOWN_ROWS = 10_000  # elements, if the number is not known
@@ -155,7 +155,7 @@ class InputBuffer:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class MicroBatch:
+class RowGroup:
     """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
 
     `linger`: seconds after which it is ready though not full, when `wake` is called; None: never.
@@ -167,7 +167,7 @@ class MicroBatch:
     # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one; _has_waited: it has
     # fired; _weight: of all rows; _next: a row that would have made the batch too heavy, and begins the next one
 
-    bounds: BatchBounds
+    bounds: GroupBounds
     weight_of: Callable[[Row], float | None]
     linger: float | None
     loop: asyncio.AbstractEventLoop
