@@ -210,7 +210,7 @@ class RowLifecycle:
             attempt.number = max(row.attempts for row in rows)
         if self.asks:
             state = attempt.state = slot.begin_attempt(attempt.element, attempt.number)
-            state.started, state.deadline, state.is_batch = now, _earliest(rows), len(rows) > 1
+            state.started, state.deadline, state.is_group = now, _earliest(rows), len(rows) > 1
             state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
         if self.attempt_deadlines.delay is not None:
             self.attempt_deadlines.start(now)
