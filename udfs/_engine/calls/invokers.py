@@ -28,8 +28,8 @@ from ..._functions.signature import (
     BY_POSITION,
     FunctionKind,
     FunctionSpec,
-    batch_rows,
     bound,
+    group_rows,
     parameters_of,
 )
 from ..._limits.gate import Key
@@ -255,7 +255,7 @@ class GroupBounds:
     """What one call of a function may take: `size` rows of `most_weight`; one that is heavier has a call of its own."""
 
     def __init__(self, spec: FunctionSpec, options: Options) -> None:
-        self.size = batch_rows(spec, options)
+        self.size = group_rows(spec, options)
         self.is_many = spec.vectorized
         self._weight = None if options.batch_weight is None else of_row(options.batch_weight, spec)
         self.weighs = self._weight is not None

@@ -30,7 +30,7 @@ from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
-from ..._functions.signature import FunctionSpec, batch_rows
+from ..._functions.signature import FunctionSpec, group_rows
 from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
 from ..._limits.budgets.windows import Windows
 from ..._limits.capacity.option import KeyCapacity
@@ -224,7 +224,7 @@ def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tuple[list[TaskSample], int, float]:
     """What the tasks of the sample did, with so many calls in flight; and the seconds of the query beside the calls."""
-    options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
+    options, df, batch = udf.options, counted.df, group_rows(udf.spec, udf.options)
     if not (rows := min(sample * batch, counted.called)):
         return [], 1, 0.0
     calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
