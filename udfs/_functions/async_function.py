@@ -31,14 +31,14 @@ class AttemptState:
     """
 
     __slots__ = (
-        "attempt", "deadline", "element", "is_batch", "key", "last_error", "sends_keys", "side", "spent",
+        "attempt", "deadline", "element", "is_of_many", "key", "last_error", "sends_keys", "side", "spent",
         "started",
     )  # fmt: skip
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
         self.element: Any = element  # of a vectorized call: its value has all rows
         self.attempt = attempt
-        self.is_group = False  # whether the element's value is that of several rows
+        self.is_of_many = False  # whether the element's value is that of several rows
         self.started = 0.0  # when the attempt began, on the loop's clock
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
         self.last_error: Any = None  # what the attempt before has ended with
@@ -165,7 +165,7 @@ class RuntimeContext:
         state.sends_keys = True
         if state.key is None:
             value = state.element[0]
-            state.key = (self._result_keys.of_call(value) if state.is_group else self._result_keys.of(value)).hex()
+            state.key = (self._result_keys.of_call(value) if state.is_of_many else self._result_keys.of(value)).hex()
         return state.key
 
     @property
@@ -178,7 +178,7 @@ class RuntimeContext:
             AsyncUDFError: no key can be made of the input.
         """
         state = self._state()
-        if not state.is_group:
+        if not state.is_of_many:
             return [self.idempotency_key]
         state.sends_keys = True
         return [self._result_keys.of(value).hex() for value in state.element[0]]

@@ -38,7 +38,7 @@ from ..._limits.limited_task import Place
 
 
 class GroupCodec(Protocol):
-    """Turns the rows of a micro-batch into vectors, and what the function answers into values and errors of rows."""
+    """Turns the rows of a group into vectors, and what the function answers into values and errors of rows."""
 
     def encode(self, rows: Sequence[Any]) -> Sequence[Any]: ...
     def decode(self, result: Any, rows: Sequence[Any]) -> Sequence[Any]: ...

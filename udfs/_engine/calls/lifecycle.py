@@ -128,7 +128,7 @@ class RowLifecycle:
         return row.state is RowState.READY
 
     def weight_of(self, row: Row) -> float | None:
-        """What a row weighs in its batch; a row of which that cannot be told has failed."""
+        """What a row weighs in its group; a row of which that cannot be told has failed."""
         if not self._bounds.weighs:
             return 0.0
         try:
@@ -210,7 +210,7 @@ class RowLifecycle:
             attempt.number = max(row.attempts for row in rows)
         if self.asks:
             state = attempt.state = slot.begin_attempt(attempt.element, attempt.number)
-            state.started, state.deadline, state.is_group = now, _earliest(rows), len(rows) > 1
+            state.started, state.deadline, state.is_of_many = now, _earliest(rows), len(rows) > 1
             state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
         if self.attempt_deadlines.delay is not None:
             self.attempt_deadlines.start(now)

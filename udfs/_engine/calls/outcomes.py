@@ -41,7 +41,7 @@ class ResultChecker:
                 continue
             try:
                 outcomes.append([*(result if validate is None else map(validate, result)), *side])
-                side = ()  # the side records of a micro-batch go with its first good row
+                side = ()  # the side records of a group go with its first good row
             except BaseException as own:  # a ResultError, or an error of the user's code that the check has run
                 outcomes.append(Failure(own))
         return outcomes

@@ -442,7 +442,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return bool(self._group) and (self._group.is_ready or self._is_starved())  # type: ignore[union-attr]
 
     def _is_starved(self) -> bool:
-        return self._buffer.has_ended or not self._queue.places  # a full queue waits for the rows of the batch
+        return self._buffer.has_ended or not self._queue.places  # a full queue waits for the rows of the group
 
     def has_rows(self) -> bool:
         return self._may_form_call() or (self._sharing is not None and self._sharing.is_waiting)

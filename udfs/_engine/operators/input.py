@@ -156,16 +156,16 @@ class InputBuffer:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class RowGroup:
-    """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
+    """The rows of a vectorized function's next call: gathers rows until the group is full or has waited long enough.
 
     `linger`: seconds after which it is ready though not full, when `wake` is called; None: never.
     """
 
     # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
-    # batch must not wait for more rows when the queue has no place for them: `is_starved` says so.
+    # group must not wait for more rows when the queue has no place for them: `is_starved` says so.
     #
     # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one; _has_waited: it has
-    # fired; _weight: of all rows; _next: a row that would have made the batch too heavy, and begins the next one
+    # fired; _weight: of all rows; _next: a row that would have made the group too heavy, and begins the next one
 
     bounds: GroupBounds
     weight_of: Callable[[Row], float | None]
@@ -183,13 +183,13 @@ class RowGroup:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the batch must go out as it is."""
+        """Whether the group must go out as it is."""
         bounds = self.bounds
         is_full = len(self._rows) == bounds.size or self._weight >= bounds.most_weight or self._next is not None
         return is_full or self._has_waited
 
     def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
-        """The next call: of a full batch, or of a partial one that waits no longer, or that none can join."""
+        """The next call: of a full group, or of a partial one that waits no longer, or that none can join."""
         while not self.is_ready:
             row = next_row()
             if row is not None:

@@ -73,8 +73,8 @@ class Claims:
     """
 
     # Tasks cannot wait for each other in a circle: a row with a lease needs nothing but a slot for its call, and slots
-    # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its micro-batch
-    # is full. A row that waits for a lease holds neither another lease nor a slot.
+    # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its group is
+    # full. A row that waits for a lease holds neither another lease nor a slot.
     #
     # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows: by the key,
     # with the time when it waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it
