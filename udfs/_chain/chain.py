@@ -283,14 +283,14 @@ class _Operators:
         self.by_node: dict[StreamNode, ChainedOperator] = {}
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
-            request_rows = environment.request_batch if node is head else partial(self._resume, node)
-            own = dataclasses.replace(environment, request_batch=request_rows)
+            request_rows = environment.request_rows if node is head else partial(self._resume, node)
+            own = dataclasses.replace(environment, request_rows=request_rows)
             operator = self.by_node[node] = self._operator(node, own)
             if isinstance(operator, BufferedOperator):
                 self._buffered[node] = operator
         if head is None:  # else the first async operator takes the batches itself: one step less for each row
             self._buffered[start] = SourceOperator(
-                self._output(start), environment.loop, environment.request_batch, environment.fail
+                self._output(start), environment.loop, environment.request_rows, environment.fail
             )
         self.head = self._buffered[head or start]
 

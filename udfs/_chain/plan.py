@@ -179,7 +179,7 @@ class OperatorFactory(ABC):
 
     @abstractmethod
     def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> ChainedOperator:
-        """The operator itself; the environment's `request_batch` asks for more rows of its input."""
+        """The operator itself; the environment's `request_rows` asks for more rows of its input."""
 
     def may_write(self, tag: OutputTag) -> bool:
         """Whether it may write to a side output."""
@@ -285,7 +285,7 @@ class WaitFactory(OperatorFactory):
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
             own_limits=environment.own_limits,
-            request_batch=environment.request_batch,
+            request_rows=environment.request_rows,
             fail=environment.fail,
         )
 

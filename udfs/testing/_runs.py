@@ -304,7 +304,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     loop = new_loop(clock)
 
     async def main() -> None:
-        def request_batch() -> None:
+        def request_rows() -> None:
             batch = next(source, None)
             if batch is None:
                 loop.call_soon(chain.end_of_input)
@@ -312,7 +312,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
                 loop.call_soon(chain.feed, read(batch))
 
         side_types = side_output_validators(task.side_output_type, task.results)
-        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
+        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_rows=request_rows)
         rows = max((batch.num_rows for batch in batches), default=1)
         results = ArrowOutputs(task.results, written.append, rows, loop, task.side_output_type)
         chain = Chain(task.plan, environment, results)

@@ -57,7 +57,7 @@ QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
-    Rows are pulled: the operator calls `request_batch` when it can use more, and gets them by `feed`, or in a chain by
+    Rows are pulled: the operator calls `request_rows` when it can use more, and gets them by `feed`, or in a chain by
     `process` as long as it is `available`. Results leave in the order of `options.output_mode`, each exactly once, as
     long as `output` is available.
 
@@ -113,12 +113,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
         own_limits: OwnLimits | None = None,
-        request_batch: Callable[[], None] = lambda: None,
+        request_rows: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
         # Each part is made of parts made before it. Whatever a part asks of the operator, such as `pump`, it asks when
         # rows flow, and by then all parts are there.
-        super().__init__(output, loop, request_batch, fail)
+        super().__init__(output, loop, request_rows, fail)
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self._opening = Opening(spec.name, options.open_timeout)
         self.counters = counters or TaskCounters(loop.time)
@@ -146,7 +146,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             from ..stored.sharing import StoreSharing  # most workers have no store
 
             self._sharing = sharing = StoreSharing(
-                self, stored, options, self._lifecycle, self._queue, self._buffer, request_batch,
+                self, stored, options, self._lifecycle, self._queue, self._buffer, request_rows,
                 is_single=not spec.many_results,
             )  # fmt: skip
             self._inlet = sharing.inlet
@@ -213,7 +213,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             )  # fmt: skip
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
-        self._request_batch()
+        self._request_rows()
         self._pool.wake()
         if self._sharing is not None:
             self._sharing.inlet.open()

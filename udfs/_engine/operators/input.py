@@ -36,8 +36,8 @@ class InputBuffer:
     # current: yields the rest of _inserted, then the rest of _behind
     # _is_listed: `values` reads the batches, and asks for no more
 
-    def __init__(self, request_batch: Callable[[], None]) -> None:
-        self._request_batch = request_batch
+    def __init__(self, request_rows: Callable[[], None]) -> None:
+        self._request_rows = request_rows
         self._batches: deque[Iterator[InputElement]] = deque()
         self.current: Iterator[InputElement] = iter(())
         self._behind = self.current
@@ -71,7 +71,7 @@ class InputBuffer:
         self.may_have_more = True
 
     def put(self, element: StreamElement) -> None:
-        """Add one element behind all others; once all such elements were taken `request_batch` is called."""
+        """Add one element behind all others; once all such elements were taken `request_rows` is called."""
         if not self._reads_single:
             self._batches.append(self._take_single())
             self._reads_single = self.may_have_more = True
@@ -84,13 +84,13 @@ class InputBuffer:
             yield single.popleft()
         self._reads_single = False
         if not self._is_listed:
-            self._request_batch()
+            self._request_rows()
 
     def end(self) -> None:
         self.has_ended = True
 
-    def request_from(self, request_batch: Callable[[], None]) -> None:
-        self._request_batch = request_batch
+    def request_from(self, request_rows: Callable[[], None]) -> None:
+        self._request_rows = request_rows
 
     def insert(self, element: InputElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
@@ -128,7 +128,7 @@ class InputBuffer:
             return False
         self.current = self._behind = self._batches.popleft()
         if not self._batches and not self.has_ended:
-            self._request_batch()
+            self._request_rows()
         return True
 
     def take(self) -> InputElement | None:

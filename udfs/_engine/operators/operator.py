@@ -82,14 +82,14 @@ class BufferedOperator(Operator):
         self,
         output: StreamOutput,
         loop: asyncio.AbstractEventLoop,
-        request_batch: Callable[[], None],
+        request_rows: Callable[[], None],
         fail: Callable[[BaseException], None] | None,
     ) -> None:
         self._output = output
         self.loop = loop
-        self._request_batch = request_batch
+        self._request_rows = request_rows
         self._fail = fail or self.abort
-        self._buffer = InputBuffer(request_batch)
+        self._buffer = InputBuffer(request_rows)
         self._inlet: Inlet = self._buffer
         self._held_back = False
         self._own_context = contextvars.copy_context()
@@ -170,7 +170,7 @@ class SourceOperator(BufferedOperator):
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Ask for elements; at the end of the block wait until all are pushed, and end the output."""
-        self._request_batch()
+        self._request_rows()
         with self._owning_its_end():
             yield
             await self._finished

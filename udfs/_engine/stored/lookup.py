@@ -37,7 +37,7 @@ class LookedUpInput(Inlet, Protocol):
     def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
         ...
 
-    def request_from(self, request_batch: Callable[[], None], /) -> None: ...
+    def request_from(self, request_rows: Callable[[], None], /) -> None: ...
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -45,7 +45,7 @@ class LookupAhead:
     """An inlet that looks up the next rows while the rows before them are taken.
 
     `landed` notes which rows wait to be taken. The buffer gets the rows that were looked up, and asks for more by
-    `go_on`; `request_batch` asks outside.
+    `go_on`; `request_rows` asks outside.
     """
 
     # Elements pass through three places: _pending, _in_lookup, and the buffer. At most one part that was looked up is
@@ -59,7 +59,7 @@ class LookupAhead:
     stored: StoredResults
     landed: LandedResults[Any]
     buffer: LookedUpInput
-    request_batch: Callable[[], None]
+    request_rows: Callable[[], None]
     is_single: bool = dataclasses.field(kw_only=True)
     _pending: deque[deque[Any]] = dataclasses.field(default_factory=deque, init=False)
     _in_lookup: list[Any] = dataclasses.field(default_factory=list, init=False)
@@ -116,7 +116,7 @@ class LookupAhead:
         if self._pending:
             self._start()
         elif not self._ended and not self._in_lookup:
-            self.request_batch()
+            self.request_rows()
 
     def _start(self) -> None:
         if self._is_open and self._task is None and self._pending and not self.buffer.has_batches:

@@ -245,7 +245,7 @@ class StoreSharing:
         lifecycle: RowLifecycle,
         queue: StreamElementQueue,
         buffer: LookedUpInput,
-        request_batch: Callable[[], None],
+        request_rows: Callable[[], None],
         *,
         is_single: bool,
     ) -> None:
@@ -262,7 +262,7 @@ class StoreSharing:
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
         self.claims = Claims(operator, self, stored, lifecycle, options)
-        self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
+        self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_rows, is_single=is_single)
         buffer.request_from(self.inlet.go_on)
 
     # Opening and closing, in this order.
