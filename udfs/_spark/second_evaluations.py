@@ -109,8 +109,8 @@ class Evaluation:
             return EvaluationHere(functions, spec.place, task.partition)
         if task.stage is None or folder is None or spec.entry_point not in ONCE_A_ROW or not paid:
             return None
-        batch = task.property_of("streaming.sql.batchId")  # each batch of a stream has the same plan
-        run = "" if batch is None else f"{task.property_of('spark.jobGroup.id')} {batch}"
+        micro_batch = task.property_of("streaming.sql.batchId")  # each one of a stream has the same plan
+        run = "" if micro_batch is None else f"{task.property_of('spark.jobGroup.id')} {micro_batch}"
         return cls(
             Path(folder, "evaluations", f"{spec.place}{spec.mention}"),
             functions,
@@ -167,7 +167,7 @@ class Evaluation:
         return min(other, self.partition) if is_union else None
 
     def _delete_old(self) -> None:
-        """Of a stream that makes a DataFrame for each of its batches, each is another use."""
+        """Of a stream that makes a DataFrame for each of its micro-batches, each is another use."""
         files = sorted(self.file.parent.iterdir(), key=lambda file: file.stat().st_mtime)
         for file in files[:-USES]:
             file.unlink()

@@ -364,7 +364,7 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    query, batch = map(RunningTask.now().property_of, ("sql.streaming.queryId", "streaming.sql.batchId"))
-    if query is None or batch is None:
+    query, micro_batch = map(RunningTask.now().property_of, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    if query is None or micro_batch is None:
         raise AsyncUDFError("Spark does not tell which micro-batch this is; use foreachBatch(stream_sink(...))")
-    return micro_batch_named(query, int(batch))
+    return micro_batch_named(query, int(micro_batch))

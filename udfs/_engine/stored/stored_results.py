@@ -257,8 +257,8 @@ class StoreWriter:
     `is_urgent`: there is nothing to wait for, as no other call is in progress, or none can begin.
     """
 
-    # One batch is written at a time. Results that come meanwhile are the next batch, so that a slow store gets large
-    # batches, and a quick one small ones.
+    # One write is made at a time. Results that come meanwhile are the next write, so that a slow store gets large writes,
+    # and a quick one small ones.
     #
     # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
 
@@ -302,11 +302,11 @@ class StoreWriter:
     async def _write(self) -> None:
         try:
             with failing(self._operator):
-                batch = self._take()
-                await self._keep(batch)
+                taken = self._take()
+                await self._keep(taken)
                 if self._is_closing or self._operator.has_finished:
                     return
-                for *_, then in batch:
+                for *_, then in taken:
                     then()
                 self._operator.pump()
         finally:
@@ -324,8 +324,8 @@ class StoreWriter:
         del self._waiting[: len(taken)]
         return taken
 
-    async def _keep(self, batch: Sequence[_Waiting]) -> None:
-        last = {key: (value, ttl) for key, value, ttl, _ in batch}  # of an error and a later result, the result
+    async def _keep(self, taken: Sequence[_Waiting]) -> None:
+        last = {key: (value, ttl) for key, value, ttl, _ in taken}  # of an error and a later result, the result
         for ttl in {ttl for _, ttl in last.values()}:
             await self._stored.keep({key: value for key, (value, its) in last.items() if its == ttl}, ttl)
 

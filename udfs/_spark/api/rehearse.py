@@ -224,15 +224,15 @@ def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tuple[list[TaskSample], int, float]:
     """What the tasks of the sample did, with so many calls in flight; and the seconds of the query beside the calls."""
-    options, df, batch = udf.options, counted.df, group_rows(udf.spec, udf.options)
-    if not (rows := min(sample * batch, counted.called)):
+    options, df, group = udf.options, counted.df, group_rows(udf.spec, udf.options)
+    if not (rows := min(sample * group, counted.called)):
         return [], 1, 0.0
-    calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
+    calls = math.ceil(rows / group) if options.batch_weight is None else min(sample, rows)
     size = SampleSize.of(options, calls, counted.slots)
     source = counted.unlike if options.store is not None else df
     chosen = source.orderBy(sf.rand()).limit(rows).repartition(size.tasks)
     careful = {"capacity": size.in_flight, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
-    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a batch has
+    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a group has
     found, startup = _run(chosen, RehearsalTask(_task(chosen, udf, options.replace(careful)), most, size.tasks))
     return found, size.in_flight, startup
 
