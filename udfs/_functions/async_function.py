@@ -155,8 +155,8 @@ class RuntimeContext:
 
         Made of the function's name, its `version=`, the declared type and the input values. So two equal rows have the
         same key: a service that gets the key can answer the second from the first. The key is that of the row in a
-        `ResultStore`, in hexadecimal digits; a call for several rows has one key for all of them, and `idempotency_keys`
-        are those of each.
+        `ResultStore`, in hexadecimal digits; a call of several rows has one key for all of them, and
+        `idempotency_keys` are those of each.
 
         Raises:
             AsyncUDFError: no key can be made of the input.

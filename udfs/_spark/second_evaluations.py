@@ -153,16 +153,16 @@ class Evaluation:
         begins like another is no sign of it: the data may repeat itself.
         """
         whole = len(records) - len(records) % RECORD.size  # a full disk takes a part of the last one
-        batches = {
+        digests = {
             number: first_batch
             for number, (query, stage, first_batch) in enumerate(RECORD.iter_unpack(records[:whole]))
             if (query, stage) == (self.query, self.stage + 1)
         }
-        same = (number for number, batch in batches.items() if batch == self.first_batch and number != self.partition)
+        same = (number for number, digest in digests.items() if digest == self.first_batch and number != self.partition)
         if (other := next(same, None)) is None:
             return None
         distance = abs(other - self.partition)
-        pairs = {(one, batches[number + distance]) for number, one in batches.items() if number + distance in batches}
+        pairs = {(one, digests[number + distance]) for number, one in digests.items() if number + distance in digests}
         is_union = len(pairs) > 1 and all(one == again for one, again in pairs)
         return min(other, self.partition) if is_union else None
 

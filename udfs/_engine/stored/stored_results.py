@@ -257,8 +257,8 @@ class StoreWriter:
     `is_urgent`: there is nothing to wait for, as no other call is in progress, or none can begin.
     """
 
-    # One write is made at a time. Results that come meanwhile are the next write, so that a slow store gets large writes,
-    # and a quick one small ones.
+    # One write at a time. Results that come meanwhile are the next one, so that a slow store gets large writes, and a
+    # quick one small ones.
     #
     # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
 
