@@ -141,6 +141,7 @@ class Case:
         how: what a reader must know of the figures.
         peers: those that can take part.
         is_cold: whether every measurement is the first of a process, so that no round goes before.
+        is_of_others: whether nothing of this project runs, so that its figures are those of any commit.
     """
 
     id: str
@@ -151,6 +152,7 @@ class Case:
     how: str = ""
     peers: tuple[str, ...] = ()
     is_cold: bool = False
+    is_of_others: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -17,7 +18,19 @@ from typing import Any
 
 from ._harness import Figure, Outcome
 
-__all__ = ("CHANGES", "LATEST", "MEASURED", "UNKNOWN", "Results", "commit", "facts", "load", "require_writable", "save")
+__all__ = (
+    "CHANGES",
+    "LATEST",
+    "MEASURED",
+    "UNKNOWN",
+    "Results",
+    "commit",
+    "facts",
+    "load",
+    "of_any_commit",
+    "require_writable",
+    "save",
+)
 
 ROOT = Path(__file__).parent.parent
 LATEST = Path(__file__).parent / "results" / "latest.json"
@@ -47,6 +60,11 @@ def load(path: Path) -> Results:
     found = json.loads(path.read_text())
     outcomes = {name: _outcome(name, entry) for name, entry in found["cases"].items()}
     return Results(found["commit"], found["facts"], outcomes)
+
+
+def of_any_commit(path: Path, now: Results) -> Results:
+    """A run of which nothing depends on the code, as one of the commit whose figures the file has."""
+    return dataclasses.replace(now, commit=load(path).commit) if path.exists() else now
 
 
 def require_writable(path: Path, now: Results, chosen: Iterable[str]) -> None:

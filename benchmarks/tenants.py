@@ -20,9 +20,11 @@ import redis
 from asyncudf import RateLimit, RuntimeContext, async_pandas_udf
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
-from asyncudf._limits.coordinator import Coordinator, CoordinatorConfig
-from asyncudf._limits.coordinator_server import CoordinatorServer
-from asyncudf._limits.shared_keys import open_keys
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.names import CoordinatorConfig
+from asyncudf._limits.coordinator.server import CoordinatorServer
+from asyncudf._limits.rates.keyed import open_keys
+from asyncudf._limits.rates.option import RateLimits
 from asyncudf._observe.counters import TaskCounters
 
 TENANTS, BIG, RATE = 50, 0.6, 40.0
@@ -52,7 +54,7 @@ class Job:
         """Returns the seconds from the first call to the last result."""
         if self.config is not None:
             async with Coordinator(self.config.url, self.config.namespace, clock=time.monotonic) as coordinator:
-                await open_keys(coordinator, self.config.rates([self.limit]))
+                await open_keys(coordinator, RateLimits([self.limit]).named(self.config.function))
         await asyncio.gather(*(self._task(rows[number :: self.tasks]) for number in range(self.tasks)))
         return time.monotonic() - min(times[0] for times in self.begun.values())
 

@@ -255,16 +255,18 @@ class StreamElementQueue(ABC):
     def emit_completed_elements(self, output: Output, limit: int) -> int:
         """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
 
-    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], bool]:
         """Makes a function that gives the entry of a record its only result.
 
-        If the record may leave at once the function sends it to `output`. If others may leave, it calls `emit`.
+        If the record may leave at once the function sends it to `output`. If others may leave, it calls `emit`. It
+        returns whether this may have taken long: it did more than to add one result to a batch.
         """
 
-        def completed(entry: Entry, result: Any) -> None:
+        def completed(entry: Entry, result: Any) -> bool:
             entry.complete((result,))
             if self.has_completed_elements():
                 emit()
+            return True
 
         return completed
 
@@ -328,16 +330,17 @@ class OrderedStreamElementQueue(StreamElementQueue):
             emitted += 1
         return emitted
 
-    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], bool]:
         entries, collect = self.entries, _collecting(output)
         values, origins, full, flush = _open_batch(output)
 
-        def completed(entry: RecordEntry, result: Any) -> None:
+        def completed(entry: RecordEntry, result: Any) -> bool:
             if not entry.is_done and entries[0] is entry:  # it leaves at once: nothing is before it
                 entries.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
-                    entry._memory.note_result(result)
+                    if not values:  # who has an open batch weighs no results: its first one stands for all
+                        entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
                 if values:  # as `collect` would do, which is a call for each row
                     values.append(result)
@@ -350,6 +353,8 @@ class OrderedStreamElementQueue(StreamElementQueue):
                 entry.complete((result,))
             if entries and entries[0].is_done:
                 emit()
+                return True
+            return not values  # a full batch was flushed, or there is none
 
         return completed
 
@@ -433,11 +438,11 @@ class UnorderedStreamElementQueue(StreamElementQueue):
             emitted += 1
         return emitted
 
-    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], None]:
+    def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], bool]:
         entries, collect = self.entries, _collecting(output)
         values, origins, full, flush = _open_batch(output)
 
-        def completed(entry: RecordEntry, result: Any) -> None:
+        def completed(entry: RecordEntry, result: Any) -> bool:
             segment = self._first
             if entry.is_done or segment.finished or entry._finished is not segment.finished:
                 entry.complete((result,))
@@ -448,7 +453,8 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                 else:
                     self._remove(entry)
                 if entry._memory is not None:
-                    entry._memory.note_result(result)
+                    if not values:  # who has an open batch weighs no results: its first one stands for all
+                        entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
                 if values:  # as `collect` would do, which is a call for each row
                     values.append(result)
@@ -459,6 +465,8 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                     collect(entry.record, result)
             if self._first.finished:
                 emit()
+                return True
+            return not values  # a full batch was flushed, or there is none
 
         return completed
 

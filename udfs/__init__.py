@@ -58,12 +58,13 @@ if TYPE_CHECKING:
     from ._functions.retry import RetryStrategy
     from ._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
     from ._functions.watermarks import WatermarkStrategy
-    from ._limits.adaptive_capacity import AdaptiveCapacity
-    from ._limits.budget import Budget
-    from ._limits.circuit_breaker import CircuitBreaker
-    from ._limits.rate_limit import RateLimit
+    from ._limits.budgets.option import Budget
+    from ._limits.capacity.option import AdaptiveCapacity, KeyCapacity
+    from ._limits.health.option import CircuitBreaker
+    from ._limits.rates.option import RateLimit
     from ._observe.reports.sink_report import SinkError, SinkReport
-    from ._rehearsal.rehearsal import Estimate, Forecast, Rehearsal
+    from ._rehearsal.arithmetic import Estimate, Forecast
+    from ._rehearsal.rehearsal import Rehearsal
     from ._spark.api.decorator import AsyncUDF, async_pandas_udf
     from ._spark.api.dry_run import DryRun, dry_run
     from ._spark.api.handler import batch_handler
@@ -93,6 +94,7 @@ __all__ = (
     "FatalError",
     "Forecast",
     "FunctionError",
+    "KeyCapacity",
     "LookupTable",
     "OptionError",
     "OutputMode",
@@ -148,12 +150,13 @@ if not TYPE_CHECKING:
             "._functions.retry": ("RetryStrategy",),
             "._functions.side_outputs": ("DEAD_LETTERS", "LATENCIES", "OutputTag"),
             "._functions.watermarks": ("WatermarkStrategy",),
-            "._limits.adaptive_capacity": ("AdaptiveCapacity",),
-            "._limits.budget": ("Budget",),
-            "._limits.circuit_breaker": ("CircuitBreaker",),
-            "._limits.rate_limit": ("RateLimit",),
+            "._limits.capacity.option": ("AdaptiveCapacity", "KeyCapacity"),
+            "._limits.budgets.option": ("Budget",),
+            "._limits.health.option": ("CircuitBreaker",),
+            "._limits.rates.option": ("RateLimit",),
             "._observe.reports.sink_report": ("SinkError", "SinkReport"),
-            "._rehearsal.rehearsal": ("Estimate", "Forecast", "Rehearsal"),
+            "._rehearsal.arithmetic": ("Estimate", "Forecast"),
+            "._rehearsal.rehearsal": ("Rehearsal",),
             "._spark.api.decorator": ("AsyncUDF", "async_pandas_udf"),
             "._spark.api.dry_run": ("DryRun", "dry_run"),
             "._spark.api.handler": ("batch_handler",),

@@ -43,3 +43,12 @@ def test_a_small_first_batch_does_not_make_all_results_leave_in_small_ones(funct
     written = batches_of(function, [[0], rows])
     assert [value for batch in written for value in batch] == [0, *rows]
     assert len(written) < 100
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2000])
+def test_an_engine_that_sends_one_batch_may_have_one_of_results(rows: int) -> None:
+    """Sail with a client of Spark 4.1 failed where results left in several, as they do when a call takes long."""
+    given = [pa.array(range(rows), pa.int64()), pa.array([rows], pa.int64())] if rows else [pa.array([], pa.int64())]
+    (results,) = column(at_once, given, "long", in_parts=False)
+    assert results.type == pa.int64()
+    assert results.to_pylist() == [*range(rows), *([rows] if rows else [])]

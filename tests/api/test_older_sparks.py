@@ -14,6 +14,7 @@ from pyspark.sql import types as spark
 
 from asyncudf import AsyncUDFError, FunctionError, async_pandas_udf
 from asyncudf._spark import _compat
+from asyncudf._spark.api import decorator
 from asyncudf._spark.column import ColumnTask
 from asyncudf._spark.planner import plan_function
 
@@ -54,6 +55,7 @@ def tenfold(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
 @pytest.fixture(autouse=True)
 def _no_arrow_udf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compat, "arrow_udf", None)
+    monkeypatch.setattr(decorator, "active_session", lambda: None)  # another test's may be of Sail, which refuses
 
 
 def through_pandas(function: Any, returns: str) -> Callable[..., Any]:
@@ -176,7 +178,7 @@ def test_a_client_of_spark_connect_alone_has_no_spark_context() -> None:
     """As pyspark-client, which has no SparkContext and no py4j."""
     program = """
 import pyspark
-del pyspark.SparkContext
+vars(pyspark).pop("SparkContext", None)
 
 from asyncudf import async_pandas_udf
 from asyncudf.testing import run_rows

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from asyncudf import AsyncUDFError
-from asyncudf._spark.api import lookup_table
-from asyncudf._spark.api.lookup_table import observed
+from asyncudf._spark import result_table
+from asyncudf._spark.result_table import observed
 
 
 class Silent:
@@ -37,7 +37,7 @@ def test_its_errors_are_those_of_spark(error):
 
 
 def test_spark_that_does_not_tell_it_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(lookup_table, "LONGEST", 0.01)
+    monkeypatch.setattr(result_table, "LONGEST", 0.01)
     silent = Silent()
     with pytest.raises(AsyncUDFError, match=r"raise spark\.scheduler\.listenerbus\.eventqueue\.capacity"):
         observed(silent)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncudf._arrow.building import array, builder, with_null_fields
+from asyncudf._arrow.building import JOINED_AT_ONCE, array, builder, with_null_fields
 from asyncudf._arrow.columns import python_values
 from asyncudf._arrow.layout import WatermarkColumnGroup
 from asyncudf._arrow.validation import validator
@@ -72,6 +72,39 @@ def test_an_array_is_that_of_pyarrow(column: tuple[pa.DataType, list[Any]]) -> N
 def test_the_values_come_back_from_any_part_of_it(column: tuple[pa.DataType, list[Any]], start: int) -> None:
     arrow_type, values = column
     assert python_values(array(values, arrow_type).slice(start)) == values[start:]
+
+
+def test_a_struct_that_is_null_is_so_in_each_of_its_fields() -> None:
+    """Whether a field has NULL of its own in no row, in some or in all of them."""
+    inner = pa.struct([("whole", pa.string()), ("none", pa.int64())])
+    arrow_type = pa.struct([("whole", pa.bool_()), ("some", pa.string()), ("none", pa.int64()), ("inner", inner)])
+    values = [
+        {"whole": True, "some": None if row % 2 else "x", "none": None, "inner": {"whole": "y", "none": None}}
+        if row % 3
+        else None
+        for row in range(1000)
+    ]
+    made = builder(arrow_type)(values)  # type: ignore[misc]
+    made.validate(full=True)
+    assert made.to_pylist() == values
+    for name, nulls in {"whole": 334, "some": 667, "none": 1000, "inner": 334}.items():
+        assert made.field(name).null_count == nulls, name
+    assert made.field("inner").field("whole").null_count == 334
+
+
+@pytest.mark.parametrize("last", ["z", "\u00e4", "\U0001f600", None], ids=ascii)
+@pytest.mark.parametrize("count", [JOINED_AT_ONCE, JOINED_AT_ONCE + 1, 3 * JOINED_AT_ONCE])
+def test_texts_are_whole_where_their_parts_meet(count: int, last: str | None) -> None:
+    """Also if only the last of all has characters of more than one byte."""
+    texts = [*map(str, range(count - 1)), last]
+    for values, arrow_type in (
+        (texts, pa.string()),
+        ([text and text.encode() for text in texts], pa.binary()),
+        ([{"of": [text, last]} for text in texts], pa.struct([("of", pa.list_(pa.string()))])),
+    ):
+        made = builder(arrow_type)(values)  # type: ignore[misc]
+        made.validate(full=True)
+        assert made.equals(pa.array(values, arrow_type))
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,19 @@
-"""The class for Gemini on the page about batch interfaces works with Google's client and a fake of its service."""
+"""The class for Gemini in the examples works with Google's client and a fake of its service."""
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from asyncudf.batches import BatchRequest, BatchService, JobState, JobStatus, NotAnsweredError
+from asyncudf.batches import BatchRequest, BatchService, JobState, NotAnsweredError
+from examples.gemini_batches import GeminiBatches
 from tests.kit.http_services import serving
 
 pytestmark = pytest.mark.services
-
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "half_price.md"
 
 
 class GeminiServer:
@@ -68,16 +66,12 @@ class GeminiServer:
         return web.json_response({"name": name, "metadata": about})
 
 
-def test_the_class_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    (code,) = [block for block in blocks if "class GeminiBatches" in block]
-    names: dict[str, Any] = {"BatchService": BatchService, "JobStatus": JobStatus}
-    exec(f"import contextlib, json, tempfile\n{code}", names)
+def test_the_class_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     server = GeminiServer()
     with serving(server.handle) as url:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
         monkeypatch.setenv("GEMINI_API_KEY", "k")
-        service: BatchService = names["GeminiBatches"]()
+        service: BatchService = GeminiBatches()
         requests = [
             BatchRequest(f"{n:032x}", {"contents": [{"role": "user", "parts": [{"text": text}]}]})
             for n, text in enumerate(["oslo\u2028\x85", "bad"])

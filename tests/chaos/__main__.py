@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from collections import Counter
@@ -139,15 +140,11 @@ class Totals:
         minutes = (datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60
         faults = [(check.__name__, self.faults[check.__name__]) for check in CHECKS if self.faults[check.__name__]]
         counts = f"{minutes:.0f} minutes, {things(self.jobs, 'job')}, {self.rows:,} rows, {self.calls:,} calls"
-        lines = [
-            f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.",
-            "",
-            "| What happened | Times |",
-            "|---|---|",
-            *(f"| {text} | {self.accidents[kind]:,} |" for kind, text in ACCIDENTS.items() if self.accidents[kind]),
-            *(f"| a job {end} | {count:,} |" for end, count in sorted(self.ends.items())),
-            "",
-        ]
+        happened = [(text, self.accidents[kind]) for kind, text in ACCIDENTS.items() if self.accidents[kind]]
+        happened += [(f"a job {end}", count) for end, count in sorted(self.ends.items())]
+        lines = [f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.", ""]
+        told = ", ".join(f"{text} ({count:,})" for text, count in happened)
+        lines += [*textwrap.wrap(f"What happened: {told}.", 120), ""]
         if faults:
             lines += ["| What did not hold | Jobs |", "|---|---|"]
             lines += [f"| {check.replace('_', ' ')} | {count:,} |" for check, count in faults]

@@ -24,9 +24,10 @@ from unittest import mock
 
 from asyncudf import AsyncUDF, Budget, FatalError, ResultStore, RetryStrategy, async_pandas_udf
 from asyncudf._chain.environment import TaskEnvironment
-from asyncudf._engine.calls import service
-from asyncudf._limits.budget import BudgetGate
-from asyncudf._limits.coordinator import ANSWER, CoordinatorConfig
+from asyncudf._limits.budgets.task import BudgetGate
+from asyncudf._limits.coordinator import client
+from asyncudf._limits.coordinator.client import ANSWER
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _runs
 from tests.kit.coordinators import SERVER_TIME, OnGivenTime, Server, space_of_its_own, start_server
@@ -210,7 +211,7 @@ def run_once(server: Server, program: Program, name: str, folder: str, *, is_las
 
     connection = lambda *_, **__: Connection(server, program, space)  # noqa: E731
     with (
-        mock.patch.object(service, "Coordinator", connection),
+        mock.patch.object(client, "Coordinator", connection),
         mock.patch.object(BudgetGate, "began", noted(BudgetGate.began)),
     ):
         loop.run_until_complete(together())

@@ -2,10 +2,10 @@
 
 from pyspark.daemon import manager
 
-from asyncudf._limits import keyed_budget, shared_budget
+from asyncudf._limits.budgets import job, keyed
 
-shared_budget.BUDGET_LEASE = keyed_budget.BUDGET_LEASE = 3.0
-keyed_budget.RENEW_EVERY = keyed_budget.BUDGET_LEASE / 3
+job.BUDGET_LEASE = keyed.BUDGET_LEASE = 3.0
+keyed.RENEW_EVERY = keyed.BUDGET_LEASE / 3
 
 if __name__ == "__main__":
     manager()

@@ -92,6 +92,22 @@ class TestDeadline:
             harness.advance(100)
             assert function.calls == ["a", "b"]
 
+    def test_what_runs_when_others_time_out_has_its_own_time(self) -> None:
+        """The timer of the first row that started looks at all rows; it is set again by the next one that starts."""
+
+        async def call(x: float) -> float:
+            await asyncio.sleep(x)
+            return x
+
+        times = list[float]()
+        with OperatorHarness(call, timeout=4.0, on_error="null", capacity=2, output_mode="unordered") as harness:
+            harness.put(9.0, 3.0, 9.0, 1.0, 9.0)
+            for number in range(1, 20):
+                harness.advance(0.5)
+                times += [number / 2] * (len(harness.output) - len(times))
+            assert harness.output == [3.0, None, 1.0, None, None]
+        assert times == [3.0, 4.0, 5.0, 7.0, 9.0]
+
     def test_a_thread_that_is_late_keeps_neither_its_row_nor_its_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import threading
 

@@ -104,6 +104,22 @@ def test_results_that_leave_at_once_fill_the_batch_of_the_output(make_queue: Que
     assert len(queue) == 0
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["collected", "added to the open batch"])
+def test_whoever_completes_a_row_says_whether_it_did_more_than_to_add_it_to_a_batch(
+    make_queue: QueueClass, is_open: bool
+) -> None:
+    """Then it may have taken long, and a clock that was read before is read again."""
+    queue, output = make_queue(5), Gathering()
+    if is_open:
+        output.open_batch = (*output.held, 2, output.flush)  # type: ignore[attr-defined]
+    completed = queue.completing(output, lambda: queue.emit_completed_elements(output, 9))
+    first, second, third, _, behind = put(queue, "a", "b", "c", Watermark(1), "d")
+    behind.complete(["D"])
+    has_only_added = [not completed(entry, None) for entry in (first, second, third)]
+    assert has_only_added == [is_open, False, False], "the second fills the batch, and others leave after the third"
+    assert queue.is_empty()
+
+
 class TestCompleting:
     @pytest.mark.parametrize("results", [[], [1], (1, 2, 3)])
     def test_an_entry_of_n_results_emits_n_records_of_its_row(self, make_queue: QueueClass, results: Any) -> None:

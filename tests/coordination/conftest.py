@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncudf._limits.coordinator import Coordinator
+from asyncudf._limits.coordinator.client import Coordinator
 from asyncudf.testing import VirtualClockLoop
 from tests.kit.coordinators import OnGivenTime, Scripts, Server, coordinator, space_of_its_own, start_server
 from tests.kit.loops import entered

@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from asyncudf import RateLimit
-from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
-from asyncudf._limits.health import HEALTH
-from asyncudf._limits.job_capacity import SHARE, CapacityShare, prepare_shares
-from asyncudf._limits.shared_budget import SPEND
+from asyncudf._limits.budgets.job import SPEND
+from asyncudf._limits.capacity.job import SHARE, CapacityShare, prepare_shares
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.health.job import HEALTH, SharedFailures
+from asyncudf._limits.health.option import ErrorBudget, Failures
 from tests.kit.coordinators import (
     OnGivenTime,
     Scripts,

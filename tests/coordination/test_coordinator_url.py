@@ -114,19 +114,17 @@ def test_a_server_that_was_away_when_a_query_was_planned_is_told_of_its_limits_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It counted as told, and the first calls of each later query of the application waited for a lease."""
-    monkeypatch.setattr("asyncudf._spark.coordinators.SparkSession", SimpleNamespace(active=session))
-
     first = start_server()
     udf = async_pandas_udf(rate_limit=RateLimit(10), job_capacity=5, coordinator=first.url)(limited)
     first.close()
     with monkeypatch.context() as away:
         away.setattr("asyncudf._spark.coordinators.PREPARE_TIMEOUT", 0.01)
-        coordinator_config(udf.spec, udf.options)
+        coordinator_config(udf.spec, udf.options, session())
     with contextlib.closing(start_server_again(first)) as again, redis.Redis.from_url(again.url) as client:
-        coordinator_config(udf.spec, udf.options)
+        coordinator_config(udf.spec, udf.options, session())
         assert len(client.keys()) == 2
         client.flushall()
-        coordinator_config(udf.spec, udf.options)
+        coordinator_config(udf.spec, udf.options, session())
         assert not client.keys()  # once is enough
 
 
@@ -134,7 +132,7 @@ def test_a_server_that_does_not_come_back_is_replaced(
     monkeypatch: pytest.MonkeyPatch, started: dict[Any, Server]
 ) -> None:
     """At the next query; another password, as somebody may have heard the old one where it was."""
-    monkeypatch.setattr("asyncudf._limits.coordinator_server.READY_WITHIN", 0.5)
+    monkeypatch.setattr("asyncudf._limits.coordinator.server.READY_WITHIN", 0.5)
     before = coordinator_url(None, session())
     (server,) = started.values()
     os.killpg(watchdog_of(server).pid, signal.SIGKILL)
@@ -146,11 +144,10 @@ def test_a_server_that_does_not_come_back_is_replaced(
 
 def test_a_forked_process_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch, started: dict[Any, Server]) -> None:
     """It does not take its parent's, and cannot end it. On one of the user's it counts for itself."""
-    monkeypatch.setattr("asyncudf._spark.coordinators.SparkSession", SimpleNamespace(active=session))
     udf = async_pandas_udf(max_calls=8, coordinator="redis://cache")(limited)
 
     def namespace() -> str:
-        config = coordinator_config(udf.spec, udf.options)
+        config = coordinator_config(udf.spec, udf.options, session())
         assert config is not None
         return config.namespace
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, CircuitBreaker
 from asyncudf._errors.call_outcome import CallOutcome
-from asyncudf._limits.budget import CALLS
-from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
-from asyncudf._limits.health import SharedHealth
-from asyncudf._limits.shared_budget import SPEND, SharedBudget
+from asyncudf._limits.budgets.job import SPEND, SharedBudget
+from asyncudf._limits.budgets.option import CALLS
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.link import TaskLink
+from asyncudf._limits.health.job import SharedFailures, SharedHealth
+from asyncudf._limits.health.option import ErrorBudget, Failures
 from tests.kit.coordinators import CutOff, Scripts, Server, coordinator, fail, linked, space_of_its_own, time_to_live
 
 pytestmark = pytest.mark.services
@@ -128,8 +129,8 @@ async def test_what_a_service_has_said_is_kept_for_as_long_as_it_holds(server: S
 
 async def test_counts_are_not_forgotten_while_their_tasks_work(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that have nothing new to tell tell that they are there."""
-    monkeypatch.setattr("asyncudf._limits.failures.REPORT_EVERY", 0.01)
-    monkeypatch.setattr("asyncudf._limits.failures.REFRESH", 0.01)
+    monkeypatch.setattr("asyncudf._limits.health.job.REPORT_EVERY", 0.01)
+    monkeypatch.setattr("asyncudf._limits.health.job.REFRESH", 0.01)
     space = space_of_its_own()
     async with (
         coordinator(server, space) as connection,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from asyncudf import Budget, FatalError, ResultStore
-from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.keyed_budget import KeyedBudget
-from asyncudf._limits.shared_budget import BUDGET_LEASE
-from asyncudf._limits.windows import DAY, window_at
+from asyncudf._limits.budgets.job import BUDGET_LEASE
+from asyncudf._limits.budgets.keyed import KeyedBudget
+from asyncudf._limits.budgets.windows import DAY, window_at
+from asyncudf._limits.coordinator.client import Coordinator
 from asyncudf._stores.key_ledgers import KeyLedger, Window, key_ledger_of
 from tests.chaos.divided_budgets import run_program
 from tests.kit.coordinators import SERVER_TIME, OnGivenTime, Server, coordinator, linked, space_of_its_own

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncudf import RateLimit
-from asyncudf._limits.coordinator import LEASE
-from asyncudf._limits.permits import GRANT, NEVER_USED, OPEN, SharedPermits, open_limits
+from asyncudf._limits.coordinator.client import LEASE
+from asyncudf._limits.rates.job import GRANT, NEVER_USED, OPEN, SharedPermits, open_limits
 from tests.kit.coordinators import OnGivenTime, Scripts, Server, begin_calls, leased, linked, run_on_given_time
 from tests.kit.thorough import examples
 

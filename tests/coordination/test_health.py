@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from asyncudf import CircuitBreaker
 from asyncudf._errors.call_outcome import CallOutcome
-from asyncudf._limits.circuit_breaker import Breaker
-from asyncudf._limits.health import HEALTH, SharedHealth
+from asyncudf._limits.health.breaker import Breaker
+from asyncudf._limits.health.job import HEALTH, SharedHealth
 from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked, space_of_its_own
 
 pytestmark = pytest.mark.services
@@ -211,6 +212,22 @@ async def test_a_task_without_rows_does_not_keep_the_probe(connection: OnGivenTi
     assert one.wait(0.0) is None
     await one.close()
     await other.close()
+
+
+async def test_while_one_task_probes_the_others_ask_for_news_and_no_more(connection: OnGivenTime) -> None:
+    """A probe may hang for minutes, in which each task asked fifty times a second."""
+    options = CircuitBreaker(window=1, open_for=0.1)
+    tasks = [SharedHealth(linked(connection, f"t{number}"), "x", options) for number in range(3)]
+    tasks[0].ended(0, DOWN, 0.0)
+    await until(lambda: all(task.wait(0.0) is None for task in tasks))
+    await until(lambda: any(task.wait(0.0) == 0.0 for task in tasks))
+    (prober,) = (task for task in tasks if task.wait(0.0) == 0.0)
+    assert prober.admit(0.0) is not None
+    with mock.patch.object(connection, "run", wraps=connection.run) as run:
+        await asyncio.sleep(60.0)
+    assert run.call_count <= 3 * 60 / 0.25
+    for task in tasks:
+        await task.close()
 
 
 async def test_a_task_that_begins_asks_first_what_others_have_seen(connection: OnGivenTime) -> None:

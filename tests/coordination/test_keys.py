@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncudf import RateLimit
-from asyncudf._limits.shared_keys import RESERVE, SharedKeys, open_keys
+from asyncudf._limits.rates.keyed import RESERVE, SharedKeys, open_keys
 from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked
 from tests.kit.engines import run_tasks
 from tests.kit.limited import most_within, now

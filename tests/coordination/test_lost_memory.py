@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from asyncudf import RateLimit
-from asyncudf._limits.coordinator import LEASE
-from asyncudf._limits.permits import open_limits
+from asyncudf._limits.coordinator.client import LEASE
+from asyncudf._limits.rates.job import open_limits
 from tests.kit.coordinators import (
     SERVER_TIME,
     OnGivenTime,
@@ -122,8 +122,8 @@ async def test_permits_that_nobody_uses_are_asked_for_again(connection: OnGivenT
 
 async def test_after_a_server_that_begins_anew_calls_wait_for_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """And go on at the rate."""
-    monkeypatch.setattr("asyncudf._limits.permits.LEASE", 1.0)
-    monkeypatch.setattr("asyncudf._limits.permits.RENEWED", 0.5)
+    monkeypatch.setattr("asyncudf._limits.rates.job.LEASE", 1.0)
+    monkeypatch.setattr("asyncudf._limits.rates.job.RENEWED", 0.5)
     limit, begun, first = RateLimit(100, per=0.5), list[float](), start_server()
     async with coordinator(first, space_of_its_own()) as connection:
         permits, look = await leased(connection, [("x", limit)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf._limits.health import SharedHealth
+from asyncudf._limits.health.job import SharedHealth
 from tests.kit.coordinators import OnGivenTime, Server, linked
 from tests.kit.engines import run_tasks
 from tests.kit.errors import is_of_the_task

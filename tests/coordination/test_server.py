@@ -21,8 +21,8 @@ import pytest
 import redis
 
 from asyncudf import OptionError
-from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.coordinator_server import WATCHDOG, CoordinatorServer, _executable
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.server import WATCHDOG, CoordinatorServer, _executable
 from tests.kit.coordinators import Server, coordinator, space_of_its_own, watchdog_of
 from tests.kit.errors import task_fails
 from tests.kit.forgetful import Forgetful
@@ -207,7 +207,7 @@ async def test_a_connection_that_something_on_the_way_has_forgotten(
     monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     """After an hour of silence, in one long call, the task asks again over another connection."""
-    monkeypatch.setattr("asyncudf._limits.coordinator.ANSWER", 0.2)
+    monkeypatch.setattr("asyncudf._limits.coordinator.client.ANSWER", 0.2)
     async with Forgetful(urlsplit(server.url).port or 0) as way:
         url = server.url.replace(f":{way.target}", f":{way.port}")
         async with Coordinator(url, space_of_its_own(), clock=time.monotonic, patience=20.0) as connection:

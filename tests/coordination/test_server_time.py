@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._limits.coordinator import DRIFT, ServerTime
+from asyncudf._limits.coordinator.client import DRIFT, ServerTime
 
 TRIPS = st.lists(st.tuples(st.floats(0, 0.2), st.floats(0, 0.2), st.floats(0, 5)), min_size=1, max_size=30)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from asyncudf import Budget, FatalError, RateLimit
-from asyncudf._limits.coordinator import LEASE
+from asyncudf._limits.coordinator.client import LEASE
 from tests.kit.coordinators import Server
 from tests.kit.engines import run_tasks
 

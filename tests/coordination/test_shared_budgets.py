@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, FatalError, RateLimit, ResultStore, async_pandas_udf
-from asyncudf._limits.budget import CALLS
-from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.shared_budget import BUDGET_LEASE, SharedBudget
+from asyncudf._limits.budgets.job import BUDGET_LEASE, SharedBudget
+from asyncudf._limits.budgets.option import CALLS
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.link import TaskLink
 from asyncudf._stores.ledgers import Ledger, ledger_of
 from tests.kit import engines
 from tests.kit.coordinators import OnGivenTime, Server, coordinator, linked, space_of_its_own

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._limits.job_capacity import PREPARE, SHARE
+from asyncudf._limits.capacity.job import PREPARE, SHARE
 from tests.kit.coordinators import Scripts, Server, space_of_its_own
 
 pytestmark = pytest.mark.services

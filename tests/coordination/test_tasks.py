@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from asyncudf import RateLimit
-from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.failures import ErrorBudget, Failures, SharedFailures
-from asyncudf._limits.job_capacity import CapacityShare, prepare_shares
-from asyncudf._limits.permits import SharedPermits, open_limits
+from asyncudf._limits.capacity.job import CapacityShare, prepare_shares
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.health.job import SharedFailures
+from asyncudf._limits.health.option import ErrorBudget, Failures
+from asyncudf._limits.rates.job import SharedPermits, open_limits
 from tests.kit.coordinators import (
     OnGivenTime,
     Server,
@@ -93,7 +94,7 @@ async def test_shares_follow_what_tasks_want(connection: OnGivenTime) -> None:
 
 async def test_without_the_coordinator_nothing_begins_and_the_task_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the lease is over the share is none, as nobody knows who else has it; permits come no more."""
-    monkeypatch.setattr("asyncudf._limits.job_capacity.LEASE", 0.6)
+    monkeypatch.setattr("asyncudf._limits.capacity.job.LEASE", 0.6)
     errors: list[BaseException] = []
     server = start_server()
     look = asyncio.Event()

@@ -64,6 +64,13 @@ def own_answers_once(monkeypatch: Patch) -> None:
     )
 
 
+@pytest.fixture
+def with_a_spark_of_its_own(monkeypatch: Patch) -> None:
+    """As where these tests run with a client of Spark Connect alone, whose workers are elsewhere."""
+    monkeypatch.setattr(doctor, "connect_client", lambda: "")
+    monkeypatch.setattr(doctor, "has_sail", lambda: False)
+
+
 def install(monkeypatch: Patch, **versions: str) -> None:
     """What is installed, by package; of all others version 99 is, and neither Sail nor a client of Spark Connect."""
     given = {"asyncudf": "0.3.0", "pysail": "", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
@@ -158,7 +165,7 @@ def answer(version: str = OWN_VERSION, problem: str = "", lacks: str = "") -> st
 NO_MODULE = "cannot import asyncudf: ModuleNotFoundError: No module named"
 
 
-@pytest.mark.usefixtures("own_answers_once")
+@pytest.mark.usefixtures("own_answers_once", "with_a_spark_of_its_own")
 @pytest.mark.parametrize(
     ("script", "status", "found"),
     [
@@ -179,7 +186,7 @@ def test_python_of_the_workers(program: Program, script: str, status: str, found
     assert finding.fix == ("" if status == "ok" else SET_OWN)
 
 
-@pytest.mark.usefixtures("own_answers_once")
+@pytest.mark.usefixtures("own_answers_once", "with_a_spark_of_its_own")
 def test_without_a_setting_workers_take_python3_from_path(monkeypatch: Patch, program: Program, tmp_path: Path) -> None:
     program("python3", answer("3.9"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -193,6 +200,7 @@ def test_a_package_that_only_the_driver_has_is_named() -> None:
     assert doctor.look_at(OWN, ["pandas", "no-such-package"]) == (OWN_VERSION, "", ["no-such-package"])
 
 
+@pytest.mark.usefixtures("with_a_spark_of_its_own")
 def test_a_package_of_the_driver_that_is_broken_is_named(monkeypatch: Patch, tmp_path: Path) -> None:
     """What is installed may be broken all the same: the imports themselves are tried."""
     (tmp_path / "pyarrow.py").write_text("raise ImportError('built for another numpy')")
@@ -214,7 +222,8 @@ def test_a_program_that_hangs_is_ended(monkeypatch: Patch, program: Program) -> 
     [
         ({"pyspark": "", "pyspark-client": "4.2.0"}, "pyspark-client 4.2.0"),
         ({"pyspark": "", "pyspark-client": "4.3.0"}, "4.3.0, and asyncudf needs <4.3,>=4.0"),
-        ({"pyspark": "4.3.0", "pyspark-client": ""}, "4.3.0, and asyncudf needs <4.3,>=4.0"),
+        ({"pyspark": "4.3.0", "pyspark-client": ""}, "4.3.0, and asyncudf needs <4.3,>=3.5"),
+        ({"pyspark": "3.5.9", "pyspark-client": ""}, "pyspark 3.5.9"),
         ({"pyspark": "", "pyspark-client": ""}, "not installed, and asyncudf needs <4.3,>=4.0"),
     ],
 )
@@ -303,13 +312,9 @@ def test_all_is_well_here() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": OWN}
     ran = subprocess.run([OWN, "-m", "asyncudf", "doctor"], env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert [line.split()[1] for line in ran.stdout.splitlines()] == [
-        "packages",
-        "extras",
-        "java",
-        "PYSPARK_PYTHON",
-        "open",
-    ]
+    java = [] if doctor.connect_client() or doctor.has_sail() else ["java"]
+    workers = "workers" if doctor.connect_client() else "PYSPARK_PYTHON"
+    assert [line.split()[1] for line in ran.stdout.splitlines()] == ["packages", "extras", *java, workers, "open"]
 
 
 # Its lines.

@@ -30,10 +30,10 @@ from asyncudf import (
     RetryStrategy,
 )
 from asyncudf._chain.environment import TaskEnvironment
-from asyncudf._engine.calls import service
 from asyncudf._engine.calls.resources import CLOSE_LIMIT
 from asyncudf._functions.options import LONGEST_PATIENCE, SHORTEST_PATIENCE, Options
-from asyncudf._limits.coordinator import MOST_AWAY, Coordinator, CoordinatorConfig
+from asyncudf._limits.coordinator.client import MOST_AWAY, Coordinator
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._observe.time_account import SparkThread
 from asyncudf._observe.waits import LONG, TaskWaits, Wait, Waiting
 from asyncudf._spark.planner import plan_function_offline
@@ -284,7 +284,7 @@ def coordinator_gone() -> None:
     engine.feed([1])
     engine.end()
     with (
-        mock.patch.object(service, "Coordinator", Gone),
+        mock.patch("asyncudf._limits.coordinator.client.Coordinator", Gone),
         pytest.raises(FatalError, match="has not answered for 30 s"),
     ):
         engine.run()

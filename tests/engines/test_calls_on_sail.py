@@ -1,4 +1,4 @@
-"""How often Sail calls a function in queries of many shapes: docs/platforms/calls_on_sail.md, line by line.
+"""How often Sail calls a function in queries of many shapes: calls_on_sail.md beside this file, line by line.
 
 It fails when Sail calls more often, or less: then the page, or what is warned of, has to change.
 """
@@ -20,10 +20,10 @@ from pyspark.sql import functions as sf
 from asyncudf import ResultStore, async_pandas_udf, ordered_wait
 
 pytest.importorskip("pysail", reason="Sail is not installed: scripts/test --sail")
-PAGE = Path(__file__).parents[2] / "docs" / "platforms" / "calls_on_sail.md"
+TABLE = Path(__file__).with_name("calls_on_sail.md")
 ONCE, TWICE = (
     re.findall(r"^\| `(.*)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", part, re.MULTILINE)
-    for part in PAGE.read_text("utf-8").split("## The query reads it twice")
+    for part in TABLE.read_text("utf-8").split("## The query reads it twice")
 )
 ROWS = 20
 FORMS = ("column", "store", "deterministic", "operator")
@@ -62,7 +62,7 @@ def calls(spark: Any, query: str, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("line", ONCE + TWICE, ids=lambda line: line[0])
-def test_sail_calls_as_often_as_the_page_says(spark: Any, line: tuple[str, ...]) -> None:
+def test_sail_calls_as_often_as_the_table_says(spark: Any, line: tuple[str, ...]) -> None:
     query, *told = line
     counted = {name: calls(spark, query, name) for name in FORMS}
     assert [str(len(keys)) for keys in counted.values()] == told

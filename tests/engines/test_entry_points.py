@@ -43,6 +43,7 @@ from asyncudf import (
     submit,
     unordered_wait,
 )
+from asyncudf._spark._compat import HAS_DATA_SOURCES
 from asyncudf.batches import BatchRequest, BatchService, JobState, JobStatus
 
 pytest.importorskip("pysail", reason="Sail is not installed: scripts/test --sail")
@@ -84,6 +85,9 @@ def rows(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, frame.collect()))
 
 
+as_data_source = pytest.mark.skipif(not HAS_DATA_SOURCES, reason="this needs Spark 4.0")
+
+
 class TestSinks:
     def test_each_row_is_sent_once_and_one_that_fails_is_a_dead_letter(self, df: Any, calls: list[int]) -> None:
         report = async_sink(df, look, "key")
@@ -96,17 +100,20 @@ class TestSinks:
             async_sink(df.where("key = 1"), look, "key")
         assert rows(caught.value.report.dead_letters.select("key")) == [(1,)]
 
+    @as_data_source
     def test_a_data_source_sends_each_row_once(self, spark: Any, df: Any, calls: list[int], tmp_path: Path) -> None:
         spark.dataSource.register(sink_source("crm", look, columns="key", dead_letters=str(tmp_path)))
         df.write.format("crm").mode("append").save()
         assert sorted(calls) == KEYS
         assert rows(spark.read.parquet(str(tmp_path)).select("key", "error.type")) == [(1, "KeyError")]
 
+    @as_data_source
     def test_without_a_place_for_dead_letters_a_row_ends_the_write(self, spark: Any, df: Any) -> None:
         spark.dataSource.register(sink_source("strict", look, columns="key"))
         with pytest.raises(Exception, match=r"look failed in attempt 1.*KeyError: 1"):
             df.write.format("strict").mode("append").save()
 
+    @as_data_source
     def test_it_gets_values_as_the_other_entry_points(self, spark: Any, calls: list[Any]) -> None:
         async def send(n: int, d: Any, ts: Any, items: Any) -> None:
             import seen_of_entry_points as seen
@@ -119,11 +126,13 @@ class TestSinks:
         moment = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
         assert calls == [(1, Decimal("1.50"), moment, [1, None])]
 
+    @as_data_source
     def test_a_type_that_it_cannot_get_is_named(self, spark: Any) -> None:
         spark.dataSource.register(sink_source("months", double))
         with pytest.raises(Exception, match=r"FunctionError: a column cannot be written.*cast it to a string"):
             spark.sql("SELECT interval '1' month AS key").write.format("months").mode("append").save()
 
+    @as_data_source
     def test_it_warns_of_sorts_which_are_lost(
         self, spark: Any, df: Any, calls: list[int], caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -295,7 +295,9 @@ class TestTheCoordinator:
 
     def test_one_that_cannot_be_reached_is_named(self, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """No row is lost, and nothing hangs."""
-        monkeypatch.setattr("asyncudf._limits.coordinator.Coordinator.__init__.__kwdefaults__", {"patience": 0.2})
+        monkeypatch.setattr(
+            "asyncudf._limits.coordinator.client.Coordinator.__init__.__kwdefaults__", {"patience": 0.2}
+        )
         nobody = "redis://:secret@127.0.0.1:1/0"
         udf = async_pandas_udf(look, "long", job_capacity=2, coordinator=nobody)
         with pytest.raises(Exception, match=r"the coordinator at redis://\S+:1/0 has not answered for") as told:
@@ -406,7 +408,7 @@ for partitions in (2, 4):
     frame = ordered_wait(spark.range(0, 20, 1, partitions), udf, "id")
     for _ in range(2):
         frame.collect()
-print(coordinator_url(None).rpartition("@")[2].partition("/")[0], flush=True)
+print(coordinator_url(None, spark).rpartition("@")[2].partition("/")[0], flush=True)
 """
 
 

@@ -255,12 +255,14 @@ class TestWhatSparkRefusesTheTestKitRefuses:
         ("'a' int", r"\"'a' int\" is no type"),
     ]
 
-    @pytest.mark.parametrize(("declared", "said"), REFUSED)
-    def test_a_type(self, declared: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where there is no session: with one, such as another test's, Spark reads the type."""
+    @pytest.fixture(autouse=True)
+    def without_a_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With one, such as another test's, its engine reads the types: for Sail char(4) is a string."""
         monkeypatch.setattr("asyncudf._spark.types.SparkSession.getActiveSession", lambda: None)
         monkeypatch.setattr("asyncudf._spark.types.active_session", lambda: None)
 
+    @pytest.mark.parametrize(("declared", "said"), REFUSED)
+    def test_a_type(self, declared: str, said: str) -> None:
         async def call(n: int) -> Any:
             return n
 

@@ -1,6 +1,6 @@
 """What the official clients of paid services raise, each for the answers of its own service, on a real socket.
 
-The answers are those of the table in docs/concepts/answers.md.
+The answers are those of the table in answers.md beside this file.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class Case(NamedTuple):
 
 
 BETWEEN_ATTEMPTS = 3.0
-PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "answers.md"
+TABLE = Path(__file__).with_name("answers.md")
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "refusals.md"
 LINE = re.compile(
     r"\| (?P<service>[^|]*) \| (?P<status>\d{3})(?P<headers>[^|]*) \| `(?P<body>[^|`]*)` \| (?P<row>[^|]*) \| .*\|"
 )
@@ -157,7 +158,7 @@ def case_of(line: re.Match[str]) -> Case:
     return Case(f"{line['service']}{place}", int(line["status"]), headers, json.loads(line["body"]), line["row"])
 
 
-CASES = [case_of(line) for line in LINE.finditer(PAGE.read_text())]
+CASES = [case_of(line) for line in LINE.finditer(TABLE.read_text())]
 BY_CLIENTS = [(client, case) for case in CASES for client in CLIENTS_OF[case.service]]
 ITEMS = [case for case in CASES if case.status >= 400 and case.headers.keys() <= {"retry-after"}]
 BY_OTHERS = [(client, case) for case in CASES if "stream" not in case.service for client in OTHERS]
@@ -264,7 +265,7 @@ def test_an_item_of_a_bulk_answer_is_the_same(case: Case, form: Callable[[Any], 
 
 def test_the_table_has_each_kind_of_answer_for_each_service() -> None:
     assert len(CASES) == len(
-        re.findall(r"^\| (OpenAI|Anthropic|Google|DynamoDB|Bedrock) \|", PAGE.read_text(), re.MULTILINE)
+        re.findall(r"^\| (OpenAI|Anthropic|Google|DynamoDB|Bedrock) \|", TABLE.read_text(), re.MULTILINE)
     )
     assert {case.service for case in CASES} == {*CLIENTS_OF}
     for service in CLIENTS_OF.keys() - {"Bedrock, in a stream"}:  # which has no event for a used-up quota
@@ -273,7 +274,7 @@ def test_the_table_has_each_kind_of_answer_for_each_service() -> None:
 
 
 def test_the_pages_name_each_code() -> None:
-    pages = PAGE.read_text() + PAGE.with_name("refusals.md").read_text()
+    pages = TABLE.read_text() + PAGE.read_text()
     codes = {*bodies.USED_UP, *bodies.THROTTLING, *bodies.TRANSIENT, *bodies.STATUSES} - {*bodies.MESSAGES.values()}
     assert [code for code in sorted(codes) if f"`{code}`" not in pages] == []
     assert [message for message in bodies.MESSAGES if message not in pages] == []

@@ -12,7 +12,7 @@ import pyarrow as pa
 from asyncudf import async_pandas_udf
 from asyncudf._arrow.rows import records_of
 from asyncudf._engine.loop.bridge import Bridge
-from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._spark import worker
 from asyncudf._spark.column import ColumnTask
 from asyncudf._spark.monitoring.task_report import TaskReportSpec
@@ -59,7 +59,14 @@ def begin_to_close(bridge: Bridge[Any, Any]) -> None:
     bridge._send(bridge._stop)
 
 
-def column(function: Any, batches: Iterable[pa.Array], returnType: str, **options: Any) -> Iterator[pa.Array]:  # noqa: N803
-    """What Spark gets of a column, for the batches of its one argument."""
+def column(
+    function: Any,
+    batches: Iterable[pa.Array],
+    returnType: str,  # noqa: N803
+    in_parts: bool = True,
+    **options: Any,
+) -> Iterator[pa.Array]:
+    """What Spark gets of a column, for the batches of its one argument; as one array if not `in_parts`."""
     udf = async_pandas_udf(function, returnType, **options)
-    return ColumnTask(plan_function_offline(udf.spec, udf.options, udf.returns))(iter(batches))
+    plan = plan_function_offline(udf.spec, udf.options, udf.returns)
+    return ColumnTask(plan, in_parts=in_parts)(iter(batches))

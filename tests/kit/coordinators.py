@@ -14,9 +14,10 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 from asyncudf import FatalError, RateLimit
-from asyncudf._limits.coordinator import Coordinator, TaskLink
-from asyncudf._limits.coordinator_server import CoordinatorServer
-from asyncudf._limits.permits import SharedPermits, open_limits
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.link import TaskLink
+from asyncudf._limits.coordinator.server import CoordinatorServer
+from asyncudf._limits.rates.job import SharedPermits, open_limits
 from asyncudf._spark import coordinators
 from asyncudf.testing import VirtualClockLoop
 
@@ -64,7 +65,7 @@ def start_server_again(first: Server) -> Server:
     """A server without a memory, where a closed one was and with its password, as if that had come back."""
     where = urlsplit(first.url)
     with (
-        mock.patch("asyncudf._limits.coordinator_server._free_port", return_value=where.port),
+        mock.patch("asyncudf._limits.coordinator.server._free_port", return_value=where.port),
         mock.patch("secrets.token_hex", return_value=where.password),
     ):
         return CoordinatorServer()

@@ -14,8 +14,8 @@ from unittest import mock
 from asyncudf import AsyncUDF, OutputTag, async_pandas_udf
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
-from asyncudf._engine.calls import service
-from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._limits.coordinator import client
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._observe.run_metrics import RunMetrics
 from asyncudf._spark.planner import plan_function_offline
 from asyncudf.testing import VirtualClockLoop, _runs
@@ -146,7 +146,7 @@ def run_tasks(
         assert server is not None
         return OnGivenTime(server, space=space)
 
-    with mock.patch.object(service, "Coordinator", connection):
+    with mock.patch.object(client, "Coordinator", connection):
         ended = loop.run_until_complete(together())
     loop.close()
     return [engine.output if error is None else error for engine, error in zip(engines, ended, strict=True)]

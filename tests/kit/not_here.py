@@ -16,7 +16,7 @@ OLDER = {
     r"(Sail) makes with a client of Spark (4\.\d)": "{} needs the client of Spark {}",
 }
 REFUSED = {
-    "JVM_ATTRIBUTE_NOT_SUPPORTED": "this needs the JVM of Spark",
+    r"JVM_ATTRIBUTE_NOT_SUPPORTED|sparkContext\(\) is not implemented": "this needs the JVM of Spark",
     r"FunctionError: .*?\b(Sail \w+ [^:;.,]*)": "refused: {}",
 }
 

@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncudf._rehearsal import rehearsal
-
 
 @contextlib.contextmanager
 def own_session(spark: SparkSession) -> Iterator[None]:
@@ -38,7 +36,6 @@ def own_session(spark: SparkSession) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
         patch.setattr(SparkSession, "stop", lambda self: None)
-        patch.setattr(rehearsal, "LONGEST_WORK", 0.0)  # few samples, as on a busy machine
         try:
             yield
         finally:

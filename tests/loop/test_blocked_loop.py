@@ -25,7 +25,7 @@ from asyncudf._arrow.rows import records_of
 from asyncudf._engine.loop import watchdog
 from asyncudf._engine.loop.bridge import Bridge
 from asyncudf._engine.loop.watchdog import INTERVAL, TURN_LIMIT, BlockedTime
-from asyncudf._limits.coordinator import CoordinatorConfig
+from asyncudf._limits.coordinator.names import CoordinatorConfig
 from asyncudf._spark.evaluations import StreamSource
 from asyncudf._spark.planner import rows_node
 from asyncudf._spark.types import parsed
@@ -97,7 +97,7 @@ def test_what_a_library_has_generated_is_not_the_users() -> None:
         return call()
 
     [redis] = importlib.import_module("redis").__path__
-    own = f"{watchdog.OWN}_limits/coordinator.py"
+    own = f"{watchdog.OWN}_limits/coordinator/client.py"
     assert watchdog._user_code(frame_in(own, f"{redis}/driver_info.py", "<string>")) == ("", ())
     assert watchdog._user_code(frame_in(own, "<string>"))[0] == "called"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from asyncudf import AdaptiveCapacity, OptionError
 from asyncudf._errors.call_outcome import CallOutcome
-from asyncudf._limits.adaptive_capacity import CapacityPolicy
+from asyncudf._limits.capacity.adaptive import CapacityPolicy
 from tests.kit.thorough import times
 
 from .services import Fixed, Phase, Run, Service, simulate, simulate_tasks

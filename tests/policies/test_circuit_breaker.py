@@ -15,8 +15,7 @@ from asyncudf import AsyncTimeoutError, CircuitBreaker, FatalError, OptionError
 from asyncudf._engine.calls.attempt import Attempt
 from asyncudf._errors.call_outcome import CallOutcome
 from asyncudf._errors.failure import Failure
-from asyncudf._limits.breaker import BreakerGate
-from asyncudf._limits.circuit_breaker import Breaker
+from asyncudf._limits.health.breaker import Breaker, BreakerGate
 from tests.kit.limited import ThrottledError
 
 UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED

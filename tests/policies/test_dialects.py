@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._limits.dialects import DIALECTS, Own, Told, lowered
+from asyncudf._limits.rates.dialects import DIALECTS, Own, Told, lowered
 
 DATE = {"date": "Mon, 24 Feb 2025 20:38:03 GMT"}
 AT = 1740429483  # the same, in seconds since 1970

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._limits.failures import ErrorBudget, Failures
+from asyncudf._limits.health.option import ErrorBudget, Failures
 
 
 def test_the_error_names_what_went_wrong_most() -> None:

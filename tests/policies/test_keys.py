@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from asyncudf import AsyncFunction, AsyncStream, AsyncUDFError, OptionError, RateLimit, ResultFuture, async_pandas_udf
-from asyncudf._limits.key_gate import KeyTimes, OwnKeys
+from asyncudf._limits.rates.keyed import KeyTimes, OwnKeys
 from asyncudf.testing import run_rows, run_stream
 from tests.kit.limited import now
 

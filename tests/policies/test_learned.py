@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from asyncudf import OptionError, RateLimit
-from asyncudf._limits.dialects import Told
-from asyncudf._limits.learned import Learned
-from asyncudf._limits.rate_limit import LearnedLimit, limit_label
+from asyncudf._limits.rates.dialects import Told
+from asyncudf._limits.rates.learned import Learned
+from asyncudf._limits.rates.option import LearnedLimit, limit_label
 
 
 def learned(dialect: Any = "openai", **options: Any) -> Learned:

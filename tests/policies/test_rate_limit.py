@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, OptionError, RateLimit
-from asyncudf._limits.block_size import BlockSize
-from asyncudf._limits.coordinator import CoordinatorConfig
-from asyncudf._limits.rate_limit import Bucket, LeasedPermits, Scope, take, tightest
+from asyncudf._limits.budgets.option import Budgets
+from asyncudf._limits.rates.bucket import BlockSize, Bucket, LeasedPermits, take, tightest
+from asyncudf._limits.rates.option import RateLimits, Scope
 from asyncudf.testing import run_rows
 from tests.kit.limited import most_within, now
 
@@ -225,7 +225,8 @@ def test_calls_until_the_next_permits_come_are_no_block_that_was_too_long() -> N
     assert size.next(2.0, least=0.5, was_too_long=True) >= 100
 
 
-amounts = CoordinatorConfig("redis://host", "space", "f").amounts
+def amounts(budgets: list[Budget], query: str) -> list[str]:
+    return [name for _, name in Budgets(budgets).named(query)]
 
 
 def test_budgets_without_a_name_are_told_apart_by_their_numbers() -> None:
@@ -236,7 +237,8 @@ def test_budgets_without_a_name_are_told_apart_by_their_numbers() -> None:
     assert amounts([Budget(20, name="month"), Budget(5)], "query")[0] == amounts([Budget(50, name="month")], "other")[0]
 
 
-named = CoordinatorConfig("redis://host", "space", "f").rates
+def named(limits: list[RateLimit]) -> list[tuple[str, RateLimit]]:
+    return RateLimits(limits).named("f")
 
 
 class TestUnderWhichNameTasksShareIt:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncudf._limits.throttle import Throttle
+from asyncudf._limits.health.throttle import Throttle
 
 
 def paused(until: float = 5.0, accepted: int = 0, at: float = 1.0) -> Throttle:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncudf import Budget, OptionError
-from asyncudf._limits.windows import WHOLE_TIME, Windows, window_at
+from asyncudf._limits.budgets.windows import WHOLE_TIME, Windows, window_at
 
 
 def at(*date: int) -> float:

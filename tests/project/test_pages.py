@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import functools
 import importlib
@@ -13,10 +14,16 @@ from pathlib import Path
 import pytest
 
 import asyncudf
-from asyncudf._functions.options import FunctionOptions
+from asyncudf._engine.calls.row import _MOVES, RowState
+from asyncudf._functions.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob(".github/*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "benchmarks" / "README.md",
+    *sorted(ROOT.glob(".github/*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PICTURE_LIMIT = 200_000  # bytes: a README is looked at on phones, too
 MODULES = ["asyncudf", *sorted(info.name for info in pkgutil.walk_packages(asyncudf.__path__, "asyncudf."))]
 
@@ -89,11 +96,19 @@ def test_the_reference_has_each_public_name_and_each_option() -> None:
     public -= {"asyncudf.DEAD_LETTERS", "asyncudf.LATENCIES"}  # values: a sentence describes them
     public |= {"asyncudf.testing.VirtualClockLoop"}
     assert sorted(re.findall(r"^::: (.+)$", reference, re.MULTILINE)) == sorted(public)
-    assert sorted(re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)) == sorted(FunctionOptions.__annotations__)
+    shown = re.findall(r"^\| `(\w+)` \|", reference, re.MULTILINE)
+    assert shown == [one.name for one in dataclasses.fields(Options)], "in the order in which help() shows them"
 
 
-def test_the_page_about_the_inside_names_files_that_exist() -> None:
-    text = (ROOT / "docs" / "internals.md").read_text()
+def test_the_pages_about_the_inside_name_files_that_exist() -> None:
+    text = (ROOT / "docs" / "internals.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     named = set(re.findall(r"`((?:_\w+/)+\w+\.py)`", text))
     assert len(named) > 20
     assert not [name for name in sorted(named) if not (ROOT / "udfs" / name).exists()]
+
+
+def test_the_page_about_the_inside_shows_all_moves_of_a_row() -> None:
+    moves = ((state, [one.name for one in RowState if one in after]) for state, after in _MOVES.items())
+    diagram = "\n".join(f"{state.name:<11} --> {', '.join(after)}" for state, after in moves if after)
+    page = (ROOT / "docs" / "internals.md").read_text()
+    assert f"```text\n{diagram}\n```" in page, f"the page needs this diagram:\n{diagram}"

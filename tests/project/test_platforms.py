@@ -73,7 +73,7 @@ def stored(store):
     return [rows, sorted(made)]
 
 def coordinator():
-    from asyncudf._limits.coordinator_server import CoordinatorServer
+    from asyncudf._limits.coordinator.server import CoordinatorServer
     server = CoordinatorServer()
     server.close()
     return server.url.partition("@")[0][:9]

@@ -20,8 +20,8 @@ from asyncudf._functions.options import FunctionOptions, Options
 FROZEN = Path(__file__).with_name("public_api.txt")
 # Members of public classes, and constructors, that only asyncudf itself calls: no promise to users.
 OURS = re.compile(
-    "all_of|asks_again|at|by_chance|checks_results|cost_of|doubts|interval|is_dead|is_settled|learns|next_delay|of|opens|"
-    "outcome_of|period|reservation_of|saved|seconds_for|singles_out|times"
+    "all_of|asking|asks|asks_again|at|beginnings|by_chance|checks_results|cost_of|counted|doubts|gates|interval|is_dead|"
+    "is_of_job|is_settled|label|learns|named|next_delay|of|opens|outcome_of|period|saved|seconds_for|singles_out|times"
 )
 MADE_BY_US = re.compile(
     "AsyncUDF|BatchFunction|DryRun|ProcessContext|ResultFuture|Run|RuntimeContext|SessionFactory|SinkError|SinkReport|Submission|SubmissionStatus|WatermarkStrategy"

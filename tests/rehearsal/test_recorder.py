@@ -1,4 +1,4 @@
-"""What is recorded of the calls of a sample: how many are made, which attempts each has, what keeps others waiting."""
+"""What is recorded of the calls of a sample: how many are made, and what came of each attempt."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from asyncudf import AsyncTimeoutError, RetryStrategy
+from asyncudf import RateLimit, RetryStrategy, RuntimeContext
 from asyncudf._chain.chain import Chain
 from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._chain.function_plan import FunctionPlan
@@ -37,7 +37,7 @@ def recorded(function: Any, values: list[Any], most: int, **options: Any) -> Rec
         environment = TaskEnvironment(loop, random.Random(0))
         chain = Chain(ChainPlan.of_function(plan, ["x"], [None]), environment, SingleOutput(Nowhere()))
         (operator,) = chain.counted.values()
-        recorders.append(Recorder(operator.counters, most, clock=loop.time, without_processor=lambda: 0.0))
+        recorders.append(Recorder(operator.counters, most, clock=loop.time))
         operator.observe(recorders[0])
         chain.feed(((value,), None, None) for value in values)
         chain.end_of_input()
@@ -75,32 +75,24 @@ def test_calls_that_have_begun_get_all_their_attempts():
     assert recorder.not_called == 6
 
 
-def test_code_that_blocks_the_loop_takes_the_time_of_all_calls():
-    async def blocks(x: int) -> int:
-        loop: Any = asyncio.get_running_loop()
-        loop.block(0.05)
-        await asyncio.sleep(0.2)
+def test_what_each_attempt_took_is_recorded():
+    class RefusedError(Exception):
+        status = 429
+        retry_after = 2.0
+
+    async def busy(x: int, context: RuntimeContext) -> int:
+        await asyncio.sleep(1.0)
+        if context.attempt_number == 1 and asyncio.get_running_loop().time() < 1.5:
+            raise RefusedError
+        context.spend(0.5)
         return x
 
-    recorder = recorded(blocks, [*range(40)], 40)
-    assert recorder.processor == pytest.approx(40 * 0.05, rel=0.2)
-
-
-def test_code_that_awaits_does_not():
-    async def waits(x: int) -> int:
-        await asyncio.sleep(0.2)
-        return x
-
-    recorder = recorded(waits, [*range(40)], 40)
-    assert recorder.processor < 1.0
-
-
-def test_an_attempt_is_cut_by_its_limit_and_not_by_an_error_of_that_name():
-    async def late(x: int) -> int:
-        if x == 0:
-            raise AsyncTimeoutError("the client's own")
-        await asyncio.sleep(100.0)
-        return x
-
-    recorder = recorded(late, [0, 1], 2, attempt_timeout=1.0)
-    assert [(one.seconds, one.is_cut) for one in recorder.records] == [(0.0, False), (1.0, True)]
+    recorder = recorded(busy, [1, 2], 2, rate_limit=RateLimit(1000, cost=3, scope="task"))
+    assert [(one.began, one.seconds, one.is_refused) for one in recorder.records] == [
+        (pytest.approx(0.0), pytest.approx(1.0), True),
+        (pytest.approx(0.0), pytest.approx(1.0), True),
+        (pytest.approx(3.0), pytest.approx(1.0), False),
+        (pytest.approx(3.0), pytest.approx(1.0), False),
+    ]
+    assert [one.costs for one in recorder.records] == [(3.0,)] * 4
+    assert [one.spent for one in recorder.records] == [{}, {}, {"USD": 0.5}, {"USD": 0.5}]

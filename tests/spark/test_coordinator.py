@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from asyncudf._limits.coordinator_server import CoordinatorServer
+from asyncudf._limits.coordinator.server import CoordinatorServer
 from tests.kit.drivers import SharedDriver, driver, next_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
@@ -90,7 +90,7 @@ builder = SparkSession.builder.master("local[2]").config("spark.eventLog.enabled
     "spark.eventLog.rolling.enabled", "false").config("spark.local.dir", folder + "/local").config(
     "spark.ui.port", "0").config("spark.ui.showConsoleProgress", "false")
 spark = builder.getOrCreate()
-url = coordinator_url(None)
+url = coordinator_url(None, spark)
 tell(url)
 
 class Passes:
@@ -115,7 +115,7 @@ spark.stop()
 
 spark = session(SparkSession.builder.master("local[2]"))
 five_calls_in_each_query(spark)
-url = coordinator_url(None)
+url = coordinator_url(None, spark)
 tell(url)
 sys.stdin.readline()
 run(spark, url)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from asyncudf import CircuitBreaker, RateLimit, async_pandas_udf, http, ordered_wait, unordered_wait
+from asyncudf import CircuitBreaker, KeyCapacity, RateLimit, async_pandas_udf, http, ordered_wait, unordered_wait
 from tests.kit.doors import through
 from tests.kit.http_services import serving
 from tests.kit.limited import ahead_of
@@ -105,6 +105,35 @@ def test_job_capacity_is_shared_by_all_tasks(spark):
         rows = spark.range(0, 200, 1, 4).select(asked("id").alias("v")).collect()
     assert [row.v for row in rows] == [f"/{n}" for n in range(200)]
     assert 4 <= service.peak <= 5
+
+
+@pytest.mark.promise("limits of the job")
+@pytest.mark.parametrize("wait", [unordered_wait, ordered_wait])
+def test_all_tasks_share_the_calls_of_each_key(spark, wait):
+    """One of ten tenants has 60% of the rows: it has its calls at once, and the others do not wait for it."""
+    in_flight, most, begun = {}, {}, {}
+
+    async def handle(request):
+        tenant = int(request.path.strip("/"))
+        begun.setdefault(tenant, []).append(time.monotonic())
+        in_flight[tenant] = in_flight.get(tenant, 0) + 1
+        most[tenant] = max(most.get(tenant, 0), in_flight[tenant])
+        await asyncio.sleep(0.1)
+        in_flight[tenant] -= 1
+        return web.Response(text="yes")
+
+    with serving(handle) as url:
+
+        @async_pandas_udf("string", resources=http.session(url), job_capacity=KeyCapacity(4, by="tenant"))
+        async def asked(tenant, session: aiohttp.ClientSession):
+            async with session.get(f"/{tenant}") as response:
+                return await response.text()
+
+        rows = spark.range(0, 400, 1, 2).selectExpr("if(id % 5 < 3, 0, id % 9 + 1) AS tenant")
+        assert wait(rows, asked, "tenant").filter("asked = 'yes'").count() == 400
+    assert most[0] == max(most.values()) == 4
+    assert len(begun[0]) == 240
+    assert max(max(times) for tenant, times in begun.items() if tenant) < max(begun[0])
 
 
 @pytest.mark.promise("limits of the job")

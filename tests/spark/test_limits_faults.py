@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from asyncudf import RateLimit, async_pandas_udf, ordered_wait
-from asyncudf._limits.coordinator import Coordinator
-from asyncudf._limits.coordinator_server import CoordinatorServer
+from asyncudf._limits.coordinator.client import Coordinator
+from asyncudf._limits.coordinator.server import CoordinatorServer
 from asyncudf._spark import coordinators
 from asyncudf._spark.coordinators import coordinator_url
 from tests.kit.drivers import HEAD
@@ -56,15 +56,15 @@ def test_a_coordinator_that_is_killed_makes_nobody_unlimited(spark, journal, unt
     with ThreadPoolExecutor() as threads:
         running = threads.submit(noted_rows.collect)
         until(lambda: journal.count("call") >= 40, "calls")
-        os.kill(server_of(coordinator_url(None)), signal.SIGKILL)
+        os.kill(server_of(coordinator_url(None, spark)), signal.SIGKILL)
         assert len(running.result()) == 120
     assert journal.count("call") == 120
     assert ahead_of(limit, journal.times("call"), since=journal.times("open")[0]) <= 2 * 2 + 4
 
 
 def test_who_has_the_wrong_password_makes_no_call(spark, journal, spark_error, noting):
-    password = urlsplit(coordinator_url(None)).password
-    url = coordinator_url(None).replace(password, "guessed")
+    password = urlsplit(coordinator_url(None, spark)).password
+    url = coordinator_url(None, spark).replace(password, "guessed")
     noted = noting(rate_limit=RateLimit(50), coordinator=url)
     error = spark_error(spark.range(0, 10, 1, 2).select(noted("id")))
     assert "does not let us in" in error
@@ -86,8 +86,8 @@ class Impatient:
 
 def test_a_job_fails_when_its_coordinator_does_not_come_back(spark, journal, until, spark_error):
     """With an error that names it and not its password; it never goes on without. The next query has another."""
-    url, impatient = coordinator_url(None), Impatient()
-    assert url == coordinator_url(None, spark) == coordinator_url(None, spark.newSession())
+    url, impatient = coordinator_url(None, spark), Impatient()
+    assert url == coordinator_url(None, spark.newSession())
     (server,) = [one for one in coordinators._servers.values() if one.url == url]
 
     @async_pandas_udf(rate_limit=RateLimit(100, burst=2))
@@ -102,7 +102,7 @@ def test_a_job_fails_when_its_coordinator_does_not_come_back(spark, journal, unt
         error = running.result()
     assert f"the coordinator at redis://***@127.0.0.1:{urlsplit(url).port}/0 has not answered for 1 s" in error
     assert urlsplit(url).password not in error
-    assert coordinator_url(None) != url
+    assert coordinator_url(None, spark) != url
     assert spark.range(0, 10, 1, 2).select(noted("id")).distinct().count() == 10
 
 

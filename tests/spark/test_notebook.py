@@ -11,8 +11,7 @@ import pytest
 pytestmark = pytest.mark.spark
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
-# What IPython runs as it starts: the context that the notebook finds, and that its last cell does not stop. A rehearsal
-# tries few samples, as on a busy machine.
+# What IPython runs as it starts: the context that the notebook finds, and that its last cell does not stop.
 STARTUP = """
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -21,8 +20,6 @@ gateway = launch_gateway()
 scala = gateway.jvm.org.apache.spark.sql.SparkSession.getDefaultSession().get().sparkContext()
 SparkContext(gateway=gateway, jsc=gateway.jvm.JavaSparkContext(scala))
 SparkSession.stop = lambda session: None
-from asyncudf._rehearsal import rehearsal
-rehearsal.LONGEST_WORK = 0.0
 """
 
 

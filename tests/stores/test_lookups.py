@@ -45,7 +45,7 @@ async def looked_up(values: Sequence[bytes], damaged: Sequence[int] = ()) -> tup
     given = {key: kept[0] for key, kept in items.items() if kept is not None}
     await store.put_many(given | {keys[at]: given[keys[at]][:-1] for at in damaged}, None)
     await store.close()
-    found = await stored.look_up(keys)
+    found = [*await stored.look_up(keys)]
     await stored.close()
     return found, codec
 

@@ -214,6 +214,15 @@ def test_of_many_each_is_its_own() -> None:
     assert codec.damaged == 2
 
 
+def test_of_a_function_with_one_result_each_row_has_its_own() -> None:
+    """Many are read as one list, in which none and two results would be as many as one and one."""
+    codec, other = ResultCodec(int, many=False), ResultCodec(int)
+    assert [*codec.decode_many([KEY] * 3, [written(codec, [number]) for number in range(3)])] == [[0], [1], [2]]
+    values = [written(other, results) for results in ([1], [], [2, 3], [4])]
+    assert codec.decode_many([KEY] * 4, values) == [[1], None, None, [4]]
+    assert codec.damaged == 2
+
+
 def test_a_result_of_another_row_is_noticed() -> None:
     """Bytes that have got under another key are none of its results."""
     codec, good = encoded_place()

@@ -321,7 +321,7 @@ def a_rehearsal(df: DataFrame) -> None:
     told = rehearse(df, bare("city"), sample=50)
     assert_type(told, Rehearsal)
     assert_type(rehearse(df, bare, "city", capacity=9).as_is, Forecast)
-    assert_type(told.proposals[0].seconds, Estimate)
+    assert_type(told.as_is.seconds, Estimate)
     assert_type(told.as_is.seconds.high, float)
     told.report(Path("rehearsal.html"))
 

@@ -6,6 +6,7 @@ worker. Values that a validator has checked are no such values, and their arrays
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import operator
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from .objects import fields_of
 
+JOINED_AT_ONCE = 100  # texts, so that what they are copied from is small
 LONGEST = 2**31 - 1  # bytes of text, or items, in an array: what its offsets can say
 
 Build = Callable[[Sequence[Any]], pa.Array]
@@ -69,16 +71,22 @@ def with_null_fields(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset, children=[items])
 
 
+def _kind_of(arrow_type: pa.DataType) -> Any:
+    """What stands for a NULL of the type, and what makes the function for it; None if there is none."""
+    return next(((filler, parts) for matches, filler, parts in _KINDS if matches(arrow_type)), None)
+
+
 @functools.lru_cache
 def builder(arrow_type: pa.DataType) -> Build | None:
     """The function that makes arrays of a type without pandas; None if there is none."""
     inner = [builder(field.type) for field in fields_of(arrow_type)]
-    found = next(((filler, parts) for matches, filler, parts in _KINDS if matches(arrow_type)), None)
+    found = _kind_of(arrow_type)
     if found is None or None in inner:
         return None
     filler, parts_of = found
-    if pa.types.is_struct(arrow_type):  # that is NULL in each of its fields
-        filler = dict.fromkeys(field.name for field in arrow_type)
+    if is_struct := pa.types.is_struct(arrow_type):
+        # NULL in each field: those with fields of their own find it, and the others are masked, which costs no look.
+        filler = {field.name: None if fields_of(field.type) else _kind_of(field.type)[0] for field in arrow_type}
     parts: Callable[[Sequence[Any]], Parts] = parts_of(arrow_type, inner)
 
     def build(values: Sequence[Any]) -> pa.Array:
@@ -89,21 +97,34 @@ def builder(arrow_type: pa.DataType) -> Build | None:
         try:
             buffers, children = parts(values)
         except (TypeError, AttributeError):
-            validity = _bits([value is not None for value in values])
+            there = [value is not None for value in values]
+            if True not in there:  # such as the error of each row that has none
+                return pa.nulls(len(values), arrow_type)
+            validity = _bits(there)
             buffers, children = parts([filler if value is None else value for value in values])
+            if is_struct:
+                children = [child if fields_of(child.type) else _masked(child, validity) for child in children]
         return pa.Array.from_buffers(arrow_type, len(values), [validity, *buffers], children=children)
 
     return build
+
+
+def _masked(array: pa.Array, validity: pa.Buffer) -> pa.Array:
+    """A flat array with NULL also where its struct is NULL."""
+    own, *buffers = array.buffers()
+    if own is not None:
+        validity = pa.py_buffer(np.frombuffer(own, np.uint8, validity.size) & np.frombuffer(validity, np.uint8))
+    return pa.Array.from_buffers(array.type, len(array), [validity, *buffers])
 
 
 def _bits(flags: Iterable[bool]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(np.frombuffer(bytes(flags), np.uint8), bitorder="little"))
 
 
-def _offsets(values: Sequence[Any]) -> pa.Buffer:
-    """Where each of these begins if they stand one behind the other, and where the last one ends."""
-    ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+def _offsets(sizes: Iterable[int], count: int) -> pa.Buffer:
+    """Where each of so many begins if they stand one behind the other, and where the last one ends."""
+    ends = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(sizes, np.int64, count), out=ends[1:])
     if ends[-1] > LONGEST:
         raise OverflowError
     return pa.py_buffer(ends.astype(np.int32))
@@ -140,22 +161,35 @@ def _moments(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequenc
 
 def _texts(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:
     def parts(values: Sequence[Any]) -> Parts:
-        text = "".join(values)
-        if text.isascii():
-            return [_offsets(values), pa.py_buffer(text.encode())], []
-        encoded = [*map(str.encode, values)]
-        return [_offsets(encoded), pa.py_buffer(b"".join(encoded))], []
+        if "".join(values[:JOINED_AT_ONCE]).isascii():  # then most often all are
+            with contextlib.suppress(UnicodeEncodeError):
+                return _joined(values, map(len, values), lambda some: "".join(some).encode("ascii"))
+        return _joined(values, map(len, map(str.encode, values)), lambda some: "".join(some).encode())
 
     return parts
 
 
 def _bytes(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:
-    return lambda values: ([_offsets(values), pa.py_buffer(b"".join(values))], [])
+    return lambda values: _joined(values, map(len, values), b"".join)
+
+
+def _joined(values: Sequence[Any], sizes: Iterable[int], join: Callable[[Sequence[Any]], bytes]) -> Parts:
+    """Values of these sizes in bytes, one behind the other."""
+    # In memory of Arrow's pool, which keeps what is freed. Python gives a large block back to the system, and to get
+    # its pages anew costs more than all else here.
+    offsets = _offsets(sizes, len(values))
+    joined = pa.allocate_buffer(int(np.frombuffer(offsets, np.int32)[-1]))
+    room, end = memoryview(joined).cast("B"), 0
+    for start in range(0, len(values), JOINED_AT_ONCE):
+        part = join(values[start : start + JOINED_AT_ONCE])
+        begin, end = end, end + len(part)
+        room[begin:end] = part
+    return [offsets, joined], []
 
 
 def _lists(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:
     (items,) = inner
-    return lambda values: ([_offsets(values)], [items([*chain.from_iterable(values)])])
+    return lambda values: ([_offsets(map(len, values), len(values))], [items([*chain.from_iterable(values)])])
 
 
 def _maps(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:
@@ -165,7 +199,7 @@ def _maps(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[A
         keys: list[Any] = [*chain.from_iterable(map(dict.keys, values))]
         items: list[Any] = [*chain.from_iterable(map(dict.values, values))]
         entries = [build(part) for build, part in zip(inner, (keys, items), strict=True)]
-        return [_offsets(values)], [pa.StructArray.from_arrays(entries, fields=fields)]
+        return [_offsets(map(len, values), len(values))], [pa.StructArray.from_arrays(entries, fields=fields)]
 
     return parts
 

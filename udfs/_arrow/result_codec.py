@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 import pyarrow as pa
 
 from .._errors.exceptions import FunctionError
-from .._stores.values import ResultCodec, StoredFailure
+from .._stores.values import Decoded, ResultCodec, SingleResults
 from .objects import ObjectType, fields_of
 
 Check = Callable[[Any], Any]
@@ -57,12 +57,12 @@ class StoredResultCodec(ResultCodec):
         fitting = self._fitting(read)
         return None if fitting is None else (value, fitting)
 
-    def decode_many(
-        self, keys: Sequence[bytes], values: Sequence[bytes | None]
-    ) -> list[list[Any] | StoredFailure | None]:
+    def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Decoded:
         found = super().decode_many(keys, values)
         if self._validate is None and not self._captures:
             return found
+        if isinstance(found, SingleResults) and (all_fitting := self._fitting(found.results)) is not None:
+            return SingleResults(all_fitting)
         missing = found.count(None)
         fitting = [self._fitting(results) if type(results) is list else results for results in found]
         self.count_damaged(fitting.count(None) - missing)

@@ -27,9 +27,9 @@ from pyspark.sql import types as spark
 
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
-from .._spark._compat import VariantType, engine_of, inside, setting
-from .._spark.api.lookup_table import LITERAL_PATH, is_missing, observed, wave_name
+from .._spark._compat import VariantType, engine_of, inside, setting, slots_of
 from .._spark.marks import marked
+from .._spark.result_table import LITERAL_PATH, WAVE, ResultTable, is_missing, observed, wave_name
 from .._spark.types import parsed_offline
 from .journal import HALVES, PIECES, REST, REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
@@ -87,10 +87,7 @@ class StateFolder:
     @property
     def slots(self) -> int:
         """How many tasks may run at once, as far as it is known."""
-        try:
-            return max(1, int(self.session.sparkContext.defaultParallelism))
-        except Exception:  # Spark Connect has no context
-            return 4
+        return slots_of(self.session) or 4
 
     def check_free(self) -> None:
         """Raises OptionError if somebody has files where a new state would write its own."""
@@ -157,7 +154,7 @@ class StateFolder:
         """Write the results that a store has; returns what is settled by them."""
         with self._settings():
             found = self._first_requests().mapInArrow(task, self._result_schema())
-            found.write.mode("overwrite").parquet(f"{self._at('results')}/wave={REUSED}")
+            self._results.add(found, REUSED, again=True)
         return self.recount()
 
     def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]:
@@ -214,12 +211,11 @@ class StateFolder:
 
     def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]:
         """Write what came of the requests of parts, a task for each; returns the parts as settled, and the troubles."""
-        place = self._wave("results")
         frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
-        self._write_results(frame.mapInArrow(task, self._result_schema()), place)
+        settled = self._add_results(frame.mapInArrow(task, self._result_schema()))
         error = sf.concat_ws(": ", "error.type", "error.message")
         trouble = sf.max(sf.when(sf.col("kind") == "trouble", error)).alias("trouble")
-        counted = self._counted(self._load(place, self._result_schema()), _rank("kind"), trouble)
+        counted = self._counted(settled, _rank("kind"), trouble)
         troubles = [(row["part"], row["trouble"]) for row in counted if row["trouble"] is not None]
         return self._settled(counted), troubles
 
@@ -234,21 +230,24 @@ class StateFolder:
 
     def reparse(self, task: ReparseTask) -> bool:
         """Read answers again that could not be read; returns whether any can be now."""
-        place, schema = self._wave("results"), self._result_schema()
+        schema = self._result_schema()
         unread = self.results().where(sf.col("unparsed") & sf.col("answer").isNotNull()).select(*schema.names)
-        self._write_results(self._without_result(unread).select(*schema.names).mapInArrow(task, schema), place)
-        return bool(self._load(place, schema).take(1))
+        read = self._without_result(unread).select(*schema.names).mapInArrow(task, schema)
+        return bool(self._add_results(read).take(1))
 
     def example_of_unread(self) -> str:
         """Why an answer could not be read."""
         found = self.results().where("unparsed").select("error.type", "error.message").take(1)
         return f"{found[0]['type']}: {found[0]['message']}" if found else ""
 
+    @property
+    def _results(self) -> ResultTable:
+        return ResultTable(self.session, self._at("results"), writing={**AT_TASK_END, **LARGE_ROWS})
+
     def results(self) -> DataFrame:
-        schema = spark.StructType([*self._result_schema().fields, spark.StructField("wave", spark.StringType())])
-        if self._is_there("results"):
-            return self._load(self._at("results"), schema)
-        return self.session.createDataFrame([], schema)
+        schema = spark.StructType([*self._result_schema().fields, spark.StructField(WAVE, spark.StringType())])
+        rows = self._results.rows(schema) if self._is_there("results") else None
+        return self.session.createDataFrame([], schema) if rows is None else rows
 
     def final(self, kind: str) -> DataFrame:
         """The `value` and `error` of each request that is done, and has this kind in the end."""
@@ -307,7 +306,8 @@ class StateFolder:
             .coalesce(1)
             for part in parts
         ]
-        return functools.reduce(DataFrame.union, frames)
+        # Not by `DataFrame.union`: before Spark 4.0 the frames of Spark Connect have a class of their own.
+        return functools.reduce(lambda one, other: one.union(other), frames)
 
     # Schemas.
 
@@ -349,9 +349,12 @@ class StateFolder:
     def _text(self, place: str) -> list[str]:
         return [row["value"] for row in self.session.read.options(**LITERAL_PATH).text(place).collect()]
 
-    def _write_results(self, frame: DataFrame, place: str) -> None:
+    def _add_results(self, frame: DataFrame) -> DataFrame:
+        """Add a wave; returns its rows as they are there."""
+        wave = wave_name()
         with self._settings():
-            frame.write.options(**AT_TASK_END, **LARGE_ROWS).parquet(place)
+            self._results.add(frame, wave)
+        return self._results.wave(wave, self._result_schema())
 
     def _hadoop(self) -> tuple[Any, Any] | None:
         """The class of paths and the file system of the JVM; None over Spark Connect, and where nobody may use it."""

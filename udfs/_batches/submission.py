@@ -30,13 +30,14 @@ from .._errors.figures import amounts, count, things
 from .._errors.safe import safe_repr, type_name
 from .._functions.key_names import key_name
 from .._functions.signature import check_costs
-from .._limits.budget import Budget
+from .._limits.budgets.option import Budget
 from .._spark.pickling import check_function_picklable
 from .._spark.planner import plan_function
 from .._spark.schemas import (
     arguments,
     arrow_type_or_none,
     as_nullable,
+    check_frame,
     check_source,
     column_names,
     joined_schema,
@@ -164,8 +165,7 @@ def submit(
 
     >>> batch = submit(reviews, classify, "text", service=OpenAIBatches(), state="/data/june")  # doctest: +SKIP
     """
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"submit takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "submit")
     function = check_function(function).with_version(optional(text)(version, "version"))
     if df.isStreaming:
         raise FunctionError("submit takes a DataFrame that ends, and this one is streaming; submit each batch of it")

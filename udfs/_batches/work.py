@@ -25,7 +25,7 @@ from .._errors.safe import one_line, safe_repr
 from .._errors.type_mismatch import check_awaited
 from .._functions.async_function import CURRENT_CALL, CallState, RuntimeContext
 from .._functions.signature import FunctionSpec, bound, parameters_of
-from .._limits.budget import Budget
+from .._limits.budgets.option import Budget
 from .journal import UNMADE, Event
 from .service import BatchRequest, BatchService, JobState, NotAnsweredError
 
@@ -65,7 +65,7 @@ class Work:
 
 def _reservation(budget: Budget, spec: FunctionSpec) -> Callable[..., float]:
     if not callable(budget.reserve):
-        amount = budget.reservation_of(())
+        amount = budget.cost_of(())
         return lambda *arguments: amount
     reserve = of_row(budget.reserve, spec)
     return lambda *arguments: given_number(reserve(*copied(arguments)), "reserve of a budget")

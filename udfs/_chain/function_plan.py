@@ -22,7 +22,7 @@ from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.options import OnError, Options, OutputMode
 from .._functions.side_outputs import SideRecord
 from .._functions.signature import FunctionSpec, batch_rows
-from .._limits.coordinator import CoordinatorConfig
+from .._limits.coordinator.names import CoordinatorConfig
 from .._stores.keys import ResultKeys
 
 logger = logging.getLogger("asyncudf")

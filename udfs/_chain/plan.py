@@ -34,7 +34,7 @@ from .._functions.options import EventLoop
 from .._functions.process_function import ProcessContext, ProcessFunction
 from .._functions.side_outputs import DEAD_LETTERS, LATENCIES, OutputTag
 from .._functions.watermarks import WatermarkGenerator, WatermarkStrategy
-from .._limits.rate_limit import check_names
+from .._limits.rates.option import check_names
 from .environment import TaskEnvironment
 from .function_plan import FunctionPlan
 

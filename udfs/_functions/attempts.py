@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .._errors.call_outcome import CallOutcome
 from .._errors.exceptions import AsyncTimeoutError, BudgetSpentError, ResultError
 from .._errors.failure import Failure
 from .._errors.traces import leaves
-
-if TYPE_CHECKING:
-    from .retry import RetryStrategy
 
 MAX_RETRY_AFTER = 300.0  # seconds; a server with a wrong clock must not stall a job
 # A result of the wrong type is the function's mistake, which may be mended while the store lives on.
@@ -27,7 +24,13 @@ class EndedAttempt(NamedTuple):
     asked: float | None = None  # seconds to wait, which the service has asked for in the error
 
 
-def is_lasting(failure: Failure, retry: RetryStrategy | None) -> bool:
+class NamesErrors(Protocol):
+    """A retry strategy, as far as it is asked which errors it names."""
+
+    def singles_out(self, error: BaseException, /) -> bool: ...
+
+
+def is_lasting(failure: Failure, retry: NamesErrors | None) -> bool:
     """Whether the same arguments would fail again, as far as the error and the strategy show; if so, it may be stored.
 
     A service that is down, or asks for fewer calls, says nothing about the row. An error that the strategy names as

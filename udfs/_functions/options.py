@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from asyncudf.queues._public import public
@@ -30,15 +32,15 @@ from .._errors.checks import (
 )
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
-from .._limits.adaptive_capacity import AdaptiveCapacity
-from .._limits.budget import CALLS, Budget, budget_label
-from .._limits.circuit_breaker import CircuitBreaker
-from .._limits.failures import ErrorBudget
-from .._limits.rate_limit import RateLimit, Scope, limit_label
+from .._limits.budgets.option import CALLS, Budget, Budgets, budget_label
+from .._limits.capacity.option import AdaptiveCapacity, JobCapacity, KeyCapacity, job_capacity
+from .._limits.health.option import CircuitBreaker, ErrorBudget
+from .._limits.rates.option import RateLimit, RateLimits, limit_label
 from .._stores.base import ResultStore, result_store, store_label
 from .attempts import MAX_RETRY_AFTER
 
 if TYPE_CHECKING:
+    from .._limits.limited_task import Limit, Place
     from .retry import BaseRetrying, RetryStrategy
 
 # Seconds for which a service may refuse all calls: a quota is often one of a minute, however short a timeout is.
@@ -142,7 +144,7 @@ class CallOptions(TypedDict, total=False):
     version: str | None
     on_store_error: OnStoreError | Literal["call", "fail"]
     store_timeout: Seconds
-    job_capacity: int | None
+    job_capacity: int | KeyCapacity | None
     max_calls: int | None
     budget: Budget | Sequence[Budget] | None
     on_spent: OnSpent | Literal["raise", "null", "dead_letter"]
@@ -172,6 +174,10 @@ def _shown(value: Any) -> Any:
             return ", ".join(map(budget_label, value))
         case AdaptiveCapacity():
             return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
+        case JobCapacity():
+            return int(value)
+        case KeyCapacity():
+            return value.label
     return value
 
 
@@ -223,7 +229,7 @@ class Options:
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
     store_timeout: float = field(default=1.0, metadata=_by(seconds))
-    job_capacity: int | None = field(default=None, metadata=_by(optional(positive_int)))
+    job_capacity: JobCapacity | KeyCapacity | None = field(default=None, metadata=_by(optional(job_capacity)))
     max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
     budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
     on_spent: OnSpent = field(default=OnSpent.RAISE, metadata=_by(choice(OnSpent)))
@@ -276,8 +282,25 @@ class Options:
 
     @property
     def needs_coordinator(self) -> bool:
-        of_job = any(limit.scope is Scope.JOB for limit in self.rate_limit)
-        return of_job or self.job_capacity is not None or bool(self.budgets)
+        return any(limit.is_of_job for limit, _ in self.limits)
+
+    @property
+    def calls_of_job(self) -> float:
+        """Calls that the whole job may have in flight; inf where tasks alone bound them, or keys."""
+        return self.job_capacity if isinstance(self.job_capacity, int) else math.inf
+
+    @property
+    def limits(self) -> list[tuple[Limit, int]]:
+        """What may hold back calls, in the order in which it is asked, each with the first place of its `counted`."""
+        rates, budgets = RateLimits(self.rate_limit), Budgets(self.budgets)
+        capacity = None if isinstance(self.capacity, int) else self.capacity
+        given = ((capacity, 0), (self.job_capacity, len(rates) + len(budgets)), (budgets, len(rates)), (rates, 0))
+        return [(limit, first) for limit, first in given if limit]
+
+    @property
+    def counted(self) -> list[Place]:
+        """What has a place among the costs of an attempt: rate limits, budgets, limits of calls in flight by key."""
+        return [place for limit, _ in sorted(self.limits, key=itemgetter(1)) for place in limit.counted]
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

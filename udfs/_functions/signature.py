@@ -20,7 +20,7 @@ from typing import Any
 from .._errors.checks import is_async_def
 from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
-from .._limits.by_key import key_parameters
+from .._limits.keys import key_parameters
 from .annotations import (
     Answers,
     UnknownTypeError,
@@ -402,7 +402,7 @@ def _refuse_options_of_batches(name: str, options: Options) -> None:
 
 def _with_keys(spec: FunctionSpec, options: Options) -> FunctionSpec:
     """The function with the parameters that make the keys of its limits and budgets."""
-    names = key_parameters((*options.rate_limit, *options.budget))
+    names = key_parameters(options.counted)
     if not names:
         return spec
     if spec.vectorized:

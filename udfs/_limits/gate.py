@@ -11,8 +11,8 @@ from .._errors.failure import Failure
 from .._observe.counters import TaskCounters
 from .._observe.time_account import State
 from .._observe.waits import Waiting
-from .by_key import Key
 
+Key = str  # of a row: a hash of the values, equal in all tasks
 LimitKey = tuple[int, Key | None]  # the place of a limit or budget in `Attempt.keys`, and the key there
 
 
@@ -71,6 +71,7 @@ class Gate:
     waiting = Waiting.PERMIT  # what a call that it turns away waits for
     follows_calls = True  # whether its answer may change when a call ends
     limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
+    takes_permits = False  # whether `wait` takes what it gives: it is the last that is asked
     place = -1  # among the costs of an attempt, of the limit or budget of which it may hold back a key alone
     limit = ""  # that of them which the last call that it turned away waits for
 

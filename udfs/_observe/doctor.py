@@ -145,7 +145,11 @@ def _of_sail() -> list[Requirement]:
     needed = required("sail")
     for one in needed:
         if one.name == "pyspark-client" and version_of("pyspark"):
-            one.name = "pyspark"
+            one.name = "pyspark"  # which is older than the client alone
+            (whole,) = required("spark")
+            one.specifier = whole.specifier & ",".join(
+                str(bound) for bound in one.specifier if bound.operator[0] == "<"
+            )
     return needed
 
 

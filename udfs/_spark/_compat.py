@@ -96,6 +96,7 @@ class Engine:
     calls_columns_once: bool = (
         True  # a function that is a column: for each row that reaches it, however often it is used
     )
+    takes_parts: bool = True  # the results of a column may come in other arrays than its arguments
     keeps_sorts: bool = True  # rows come to an operator as a sort before it has put them
     analyzes_tables: bool = True  # it makes a table function with what its `analyze` has found
     streams_operators: bool = True  # mapInArrow takes a stream
@@ -115,6 +116,7 @@ SPARK = Engine("Spark")
 SAIL = Engine(
     "Sail",
     calls_columns_once=False,
+    takes_parts=False,  # with a client of Spark 4.1; with a newer one it joins them itself
     keeps_sorts=False,
     analyzes_tables=False,
     streams_operators=False,
@@ -179,6 +181,11 @@ def from_ddl(ddl: str) -> spark.DataType:
     if hasattr(session, "_jsparkSession"):
         return spark._parse_datatype_string(ddl)
     return session.client._analyze("ddl_parse", ddl_string=ddl).parsed  # type: ignore[no-any-return]
+
+
+def slots_of(session: Any) -> int | None:
+    """How many tasks run at a time; None over Spark Connect, which does not tell."""
+    return int(session.sparkContext.defaultParallelism) if hasattr(session, "_jsparkSession") else None
 
 
 def condition_of(error: PySparkException) -> str | None:

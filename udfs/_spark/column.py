@@ -46,14 +46,16 @@ class ColumnTask(Travelling):
     # but in batches of any size. So calls of one batch overlap with those of the next.
 
     # _is_marked: behind the arguments of the function is the mark of the query
+    # _in_parts: the results may leave as they come; else as one array for all batches, where the engine sends but one
 
-    def __init__(self, function_plan: FunctionPlan, *, is_marked: bool = False) -> None:
+    def __init__(self, function_plan: FunctionPlan, *, is_marked: bool = False, in_parts: bool = True) -> None:
         # Spark reads from these type hints that this is an iterator UDF.
         self.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         self.__name__ = function_plan.spec.name
         self.function_plan = function_plan
         self._user_defined = user_defined_parameters(function_plan.spec)
         self._is_marked = is_marked
+        self._in_parts = in_parts
         self._error_reporting = ErrorReporting()
         self._report_spec = TaskReportSpec("column")
 
@@ -61,7 +63,11 @@ class ColumnTask(Travelling):
         with self._error_reporting:
             report = partial(WaitingReport, self._report_spec, self.function_plan)
             filled = filter(_has_rows, _given(batches, self.__name__))
-            yield from pipe(filled, self._start, self._read, self.__name__, report)
+            results = pipe(filled, self._start, self._read, self.__name__, report)
+            yield from results if self._in_parts else [self._joined(results)]
+
+    def _joined(self, results: Iterable[pa.Array]) -> pa.Array:
+        return pa.concat_arrays([ResultArrays(self.__name__, self.function_plan.written).array([]), *results])
 
     def _start(self, first: Any, waited: float) -> Bridge[Iterable[InputElement], pa.Array]:
         columns, spec = self._arguments(first), self.function_plan.spec
@@ -133,17 +139,17 @@ class Called(NamedTuple):
 
 
 def column(udf: Any, columns: Sequence[Any]) -> Column:
-    spec = udf.spec
-    function_plan, data_type = plan_function(spec, udf.options, udf.returns)
+    spec, session = udf.spec, active_session()
+    function_plan, data_type = plan_function(spec, udf.options, udf.returns, session)
     for given in columns:
         if not isinstance(given, str) and not is_column(given):
             raise FunctionError(
                 f"{spec.name} takes columns or their names, not {safe_repr(given)}, and makes a column; {_ITSELF}"
             )
-    session = active_session()
     check_columns(spec.name, session)
     marks = [query_mark()] if _needs_mark(function_plan, session) else []
-    native = column_udf(ColumnTask(function_plan, is_marked=bool(marks)), data_type)
+    in_parts = session is None or engine_of(session).takes_parts
+    native = column_udf(ColumnTask(function_plan, is_marked=bool(marks), in_parts=in_parts), data_type)
     if not udf.options.deterministic:
         native = native.asNondeterministic()
     warn_of_repeated_calls(spec.name, udf.options, session)

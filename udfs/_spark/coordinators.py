@@ -9,31 +9,28 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-from pyspark.sql import SparkSession
 
 from .._errors.exceptions import FatalError, OptionError
 from .._errors.safe import SecretUrl, without_secrets
 from .._functions.key_names import key_name
 from .._functions.options import Options
 from .._functions.signature import FunctionSpec
-from .._limits.coordinator import Coordinator, CoordinatorConfig
-from .._limits.coordinator_server import OTHER_WAYS, CoordinatorServer
-from .._limits.job_capacity import prepare_shares
-from .._limits.permits import open_limits
-from .._limits.rate_limit import RateLimit
-from .._limits.shared_keys import open_keys
+from .._limits.coordinator.client import Coordinator
+from .._limits.coordinator.names import CoordinatorConfig
+from .._limits.coordinator.server import OTHER_WAYS, CoordinatorServer
 from .._stores.base import need
 from .._stores.redis import checked_url
 from ._compat import active_context, setting
 from .loopback import LOCAL, is_of_one_host, runs_here
+from .types import active_session
 
-if TYPE_CHECKING:  # a client of Spark Connect alone has none
-    from pyspark import SparkContext
+if TYPE_CHECKING:
+    from pyspark import SparkContext  # a client of Spark Connect alone has none
+    from pyspark.sql import SparkSession
 
 PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner
 POLL_INTERVAL = 1.0  # seconds between two checks whether the application has ended
@@ -71,12 +68,23 @@ def without_coordinator() -> Iterator[None]:
         _is_alone.reset(token)
 
 
-def coordinator_config(spec: FunctionSpec, options: Options) -> CoordinatorConfig | None:
-    """The coordinator of a function's tasks; None if the function has no limit of the whole job."""
+def coordinator_config(
+    spec: FunctionSpec, options: Options, session: SparkSession | None = None
+) -> CoordinatorConfig | None:
+    """The coordinator of a function's tasks in a session; None if the function has no limit of the whole job.
+
+    Without a session, as for a column, it is the session that is active. Raises OptionError if there is none either.
+    """
     if _is_alone.get() or (not options.needs_coordinator and options.coordinator is None):
         return None
-    url = coordinator_url(options.coordinator)
-    config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application())
+    if session is None and (session := active_session()) is None:
+        raise OptionError(
+            f"{spec.name} has limits of the whole job, whose coordinator depends on the Spark session, and none is "
+            f"active in this thread. Use the operator, asyncudf.ordered_wait(df, {spec.name}, ...), which takes the "
+            "session of its DataFrame"
+        )
+    url = coordinator_url(options.coordinator, session)
+    config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application(session))
     _prepare(config, options)
     return config
 
@@ -89,8 +97,7 @@ def _name_of(function: Any) -> str:
         return key_name(function)
 
 
-def _application() -> str:
-    session = SparkSession.active()
+def _application(session: SparkSession) -> str:
     if hasattr(session, "_jsparkSession"):
         return str(session.sparkContext.applicationId)
     return setting(session, "spark.app.id")
@@ -98,32 +105,30 @@ def _application() -> str:
 
 def _prepare(config: CoordinatorConfig, options: Options) -> None:
     """Tell the coordinator, once, that no task has a share or permits yet; else the first calls wait to be sure."""
-    shares = [] if options.job_capacity is None else [config.share(options.job_capacity)]
-    shares = [name for name in shares if (config.url, name) not in _prepared]
-    rates = [(name, limit) for name, limit in config.rates(options.rate_limit) if (config.url, name) not in _prepared]
-    if not shares and not rates:
+    begin = dict(one for limit, _ in options.limits for one in limit.beginnings(config.function))
+    begin = {name: one for name, one in begin.items() if (config.url, name) not in _prepared}
+    if not begin:
         return
     # In a thread of its own: in a notebook this one has a running loop.
-    thread = threading.Thread(target=lambda: asyncio.run(_prepare_at(config, shares, rates)), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(_prepare_at(config, begin)), daemon=True)
     thread.start()
     thread.join(2 * PREPARE_TIMEOUT)
 
 
-async def _prepare_at(config: CoordinatorConfig, shares: list[str], rates: list[tuple[str, RateLimit]]) -> None:
+async def _prepare_at(
+    config: CoordinatorConfig, begin: Mapping[str, Callable[[Coordinator], Awaitable[object]]]
+) -> None:
     # A server that refuses the driver is no error here: a task that is refused says so.
     with contextlib.suppress(FatalError):
         async with Coordinator(
             config.url, config.namespace, clock=time.monotonic, patience=PREPARE_TIMEOUT
         ) as coordinator:
-            if shares:
-                await prepare_shares(coordinator, shares)
-            if by_all := [one for one in rates if not one[1].by]:
-                await open_limits(coordinator, by_all)
-            await open_keys(coordinator, [one for one in rates if one[1].by])
-        _prepared.update((config.url, name) for name in [*shares, *(name for name, _ in rates)])
+            for one in begin.values():
+                await one(coordinator)
+        _prepared.update((config.url, name) for name in begin)
 
 
-def coordinator_url(given: str | None, session: SparkSession | None = None) -> SecretUrl:
+def coordinator_url(given: str | None, session: SparkSession) -> SecretUrl:
     """The URL of the coordinator for the tasks of a session; it may contain the password.
 
     If none is given, the first call starts a server on the driver, one for the Spark application: on loopback in local
@@ -133,7 +138,6 @@ def coordinator_url(given: str | None, session: SparkSession | None = None) -> S
     OptionError, which names the ways out and no secret, if there is none that all tasks share.
     """
     need("a limit of the whole job", "coordinator", "redis")
-    session = SparkSession.active() if session is None else session
     context = _context_of(session)
     if given is not None:
         return _given(given, context)

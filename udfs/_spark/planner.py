@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
 
 from .._arrow.layout import ColumnGroup, RowLayout, WatermarkColumnGroup
@@ -35,10 +35,16 @@ from .pickling import check_function_picklable, check_picklable
 from .types import arrow_type, parsed, parsed_offline
 
 
-def plan_function(spec: FunctionSpec, options: Options, returns: Any) -> tuple[FunctionPlan, spark.DataType]:
-    """The plan that travels to the executors, and the Spark type of a result as Spark gets it."""
+def plan_function(
+    spec: FunctionSpec, options: Options, returns: Any, session: SparkSession | None = None
+) -> tuple[FunctionPlan, spark.DataType]:
+    """The plan that travels to the executors, and the Spark type of a result as Spark gets it.
+
+    Args:
+        session: of which the tasks are; the active one, where only that can be known.
+    """
     declared = _known(spec, returns)
-    coordinator = coordinator_config(spec, options)
+    coordinator = coordinator_config(spec, options, session)
     function_plan = FunctionPlan(spec, options, arrow_type(declared, spec.name), coordinator=coordinator)
     function_plan.check_stored()
     check_picklable(function_plan)
@@ -138,16 +144,17 @@ def wait_node(
     spec: FunctionSpec,
     options: Options,
     returns: Any,
-    columns: Sequence[Any],
+    names: Sequence[str],
     strategy: WatermarkStrategy | None,
     watermark_column: str | None,
     result_column: str | None = None,
-    df: DataFrame | None = None,
+    session: SparkSession | None = None,
 ) -> StreamNode:
     """A function's results beside the columns of a stream; `result_column` puts a whole result in one column.
 
     Args:
-        columns: their names, or plain references to them, as to those of `df` if that is what the stream reads.
+        names: of the columns that the function reads.
+        session: of which the tasks are; None in the test kit.
     """
     if strategy is not None and not isinstance(strategy, WatermarkStrategy):
         raise OptionError(f"watermark must be a WatermarkStrategy, not {safe_repr(strategy)}")
@@ -159,17 +166,17 @@ def wait_node(
     fields = parent.schema.fields
     if strategy is not None:
         parent = assign_node(parent, strategy)
-    spec, positions = schemas.arguments(spec, fields, schemas.column_names(columns, parent.schema, df))
-    function_plan, data_type = plan_function(spec, options, returns)
+    spec, positions = schemas.arguments(spec, fields, names)
+    function_plan, data_type = plan_function(spec, options, returns, session)
     if options.writes_dead_letters:
         schemas.joined_schema(fields, [spark.StructField("error", spark.StringType())], f"a dead letter of {spec.name}")
     added = schemas.result_fields(function_plan, data_type, result_column)
     schema = schemas.joined_schema(fields, added, spec.name, may_name=result_column is None)
-    names = tuple(fields[i].name for i in positions)
     is_whole = result_column is not None or not isinstance(data_type, spark.StructType)
     group = ColumnGroup.of(spec.name, function_plan.written, result_column or spec.name, whole=is_whole)
     layout = parent.layout.with_columns(group)
-    node = StreamNode(WaitFactory(function_plan, positions, names), (parent,), layout, schema)
+    factory = WaitFactory(function_plan, positions, tuple(fields[i].name for i in positions))
+    node = StreamNode(factory, (parent,), layout, schema)
     if watermark_column is None:
         return node
     assert strategy is not None

@@ -14,7 +14,7 @@ from .._arrow.layout import ColumnGroup
 from .._chain.function_plan import FunctionPlan
 from .._chain.results import are_ambiguous
 from .._errors.checks import twice, unknown_name
-from .._errors.exceptions import FunctionError
+from .._errors.exceptions import FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._functions.annotations import Vector
 from .._functions.signature import FunctionSpec
@@ -32,6 +32,12 @@ _NOT_IN_PYTHON = {
     "CharType": "Spark takes from no Python function",
     "VarcharType": "Spark takes from no Python function",
 }
+
+
+def check_frame(df: Any, who: str) -> None:
+    """Raises OptionError for what is no DataFrame; one of Spark Connect, or of Sail, has another class."""
+    if not hasattr(type(df), "mapInArrow"):
+        raise OptionError(f"{who} takes a DataFrame, not {safe_repr(df)}")
 
 
 def check_source(schema: spark.StructType, what: str) -> None:

@@ -22,7 +22,7 @@ from asyncudf.queues._public import public
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.safe import safe_repr
 from .._observe.doctor import PACKAGE, fits, required
-from ._compat import engine_of
+from ._compat import engine_of, slots_of
 
 OURS = (PACKAGE, f"{PACKAGE}.queues")  # an editable installation has them in two folders
 _ENVIRONMENT = "bring it with an environment: --archives environment.tar.gz#environment, or install it there"
@@ -127,7 +127,7 @@ def _check_executors(spark: SparkSession, shipped: Sequence[str], modules: Seque
     """Raises AsyncUDFError if a worker lacks what asyncudf needs, or cannot import one of the modules."""
     needed = [one for one in required() if one.name not in shipped]
     look = sf.udf(_probe([one.name for one in needed], modules), "string", useArrow=False)
-    tasks = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
+    tasks = slots_of(spark) or 2
     try:
         told = spark.range(0, tasks, 1, tasks).select(look("id").alias("seen")).distinct().collect()
     except Exception as error:

@@ -58,9 +58,15 @@ OF_THE_STREAM = {"checkpointlocation", "queryname"}  # options of `writeStream` 
 logger = logging.getLogger("asyncudf")
 
 
-def plan_sink(spec: FunctionSpec, options: Options, micro_batch: Callable[[], str] = no_micro_batch) -> SinkPlan:
-    """The plan of a function that writes rows; `micro_batch` is asked in each task."""
-    plan = SinkPlan(spec, options, ACKNOWLEDGED, coordinator=coordinator_config(spec, options), micro_batch=micro_batch)
+def plan_sink(
+    spec: FunctionSpec,
+    options: Options,
+    micro_batch: Callable[[], str] = no_micro_batch,
+    session: SparkSession | None = None,
+) -> SinkPlan:
+    """The plan of a function that writes rows; `micro_batch` is asked in each task. `session` as in `plan_function`."""
+    coordinator = coordinator_config(spec, options, session)
+    plan = SinkPlan(spec, options, ACKNOWLEDGED, coordinator=coordinator, micro_batch=micro_batch)
     plan.check_stored()
     check_picklable(plan)
     return plan

@@ -235,7 +235,7 @@ def register_table_function(
     session: SparkSession, name: str, spec: FunctionSpec, options: Options, returns: Any
 ) -> None:
     refuse_dead_letters(name, options)
-    function_plan, data_type = plan_function(spec, options, returns)
+    function_plan, data_type = plan_function(spec, options, returns, session)
     check_table_functions(name, session)
     check_limits_in_sql(spec.name, options, session)
     _check_python(session, name)

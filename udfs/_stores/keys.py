@@ -12,6 +12,7 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any
 
 from .._errors.exceptions import AsyncUDFError, OptionError
@@ -20,6 +21,7 @@ from .._errors.safe import type_name
 Arguments = Sequence[Any] | Mapping[str, Any]
 
 KEY_BYTES = 16
+_copy, _update, _digest = blake2b.copy, blake2b.update, blake2b.digest
 SCHEME = "asyncudf 1"  # to be changed with what keys are made of: old results are then not found
 
 
@@ -66,12 +68,12 @@ class ResultKeys:
         """The keys of many rows, cheaper than `of` for each; `are_plain`: as in `canonical_rows`."""
         if self._key is not None:
             return [self.of(row) for row in rows]
-        keys, begun = [], self._hash.copy
-        for encoded in canonical_rows(rows, are_plain=are_plain):
-            hashed = begun()
-            hashed.update(encoded)
-            keys.append(hashed.digest())
-        return keys
+        encoded = canonical_rows(rows, are_plain=are_plain)
+        # One kind of step for all rows after another: a loop of Python would cost as much again as `_copy`.
+        hashes = [*map(_copy, repeat(self._hash, len(encoded)))]
+        for _ in map(_update, hashes, encoded):
+            pass
+        return [*map(_digest, hashes)]
 
     def of_call(self, rows: Sequence[Arguments]) -> bytes:
         """The key of the rows of one micro-batch together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import os
@@ -93,22 +94,25 @@ class LocalResults:
             if start:
                 await asyncio.sleep(0)
             values += self._read(keys[start : start + READ_AT_ONCE])
-        misses = values.count(None)
-        self._hits += len(values) - misses
-        self._misses += misses
         return values
 
     def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         soon = self._soon()
         files = self._files.current()
         entries: list[Any] = files[0].get(keys) if files else [None] * len(keys)
+        with contextlib.suppress(TypeError):  # there is None, which is not to be compared
+            if min(entries, default=soon) >= soon:  # the usual case, at less cost
+                self._hits += len(entries)
+                return [*map(_value, entries)]
         for older in files[1:]:
             missing = [at for at, entry in enumerate(entries) if entry is None]
             for at, entry in zip(missing, older.get([keys[at] for at in missing]), strict=True):
                 entries[at] = entry
-        if None not in entries and min(entries, default=soon) >= soon:  # the usual case, at less cost
-            return [*map(_value, entries)]
-        return [None if entry is None or entry < soon else _value(entry) for entry in entries]
+        values = [None if entry is None or entry < soon else _value(entry) for entry in entries]
+        misses = values.count(None)
+        self._hits += len(values) - misses
+        self._misses += misses
+        return values
 
     async def put_many(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
         await self._put_all(items, NEVER if ttl is None else self._ends(ttl))

@@ -7,7 +7,7 @@ import datetime
 import decimal
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Annotated, Any
@@ -29,6 +29,8 @@ _CONTENT = 10  # where it begins
 _ALWAYS, _NEVER = bytes(8), b"\xff" * 8
 _ARRAY = b"\xdd"  # of MessagePack; its length follows
 _content = itemgetter(slice(_CONTENT, -_CHECK_BYTES))
+_ARRAY_OF_ONE = 0x91  # with which the content of a single result begins
+_begins, _only_result = itemgetter(_CONTENT), itemgetter(slice(_CONTENT + 1, -_CHECK_BYTES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,25 @@ class StoredFailure:
     message: str
     status: int | None = None
     redacted: str | None = None
+
+
+class SingleResults(Sequence[list[Any]]):
+    """The results of keys that have one each: lists of one, made when they are read."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self.results = results
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, number: Any) -> Any:
+        return [self.results[number]]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return map(list, zip(self.results, strict=True))
+
+
+Decoded = Sequence[list[Any] | StoredFailure | None]
 
 
 class ResultCodec:
@@ -77,7 +98,9 @@ class ResultCodec:
         if not many:
             results = Annotated[results, Meta(min_length=1, max_length=1)]
         self._decode: Any = Decoder(results).decode
-        self._decode_array: Any = Decoder(list[results]).decode  # pyright: ignore[reportInvalidTypeForm]
+        self._is_single = not many
+        inside: Any = results if many else annotation | None
+        self._decode_array: Any = Decoder(list[inside]).decode
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
         self.damaged: int = 0  # values so far that were none of the function's
@@ -102,34 +125,35 @@ class ResultCodec:
     def encode_failure(self, key: bytes, failure: StoredFailure) -> bytes:
         return sealed(_FAILURE + _stamp(self._clock()), key, self._encode(failure))
 
-    def decode_many(
-        self, keys: Sequence[bytes], values: Sequence[bytes | None]
-    ) -> list[list[Any] | StoredFailure | None]:
+    def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Decoded:
         """What was encoded under each key; None for a value that is missing, too old, damaged or of something else."""
-        if None in values:
-            found: list[Any] = [None] * len(values)
-            there = [at for at, value in enumerate(values) if value is not None]
-            present = self.decode_many([keys[at] for at in there], [values[at] for at in there])
-            for at, one in zip(there, present, strict=True):
-                found[at] = one
-            return found
         now = self._clock()
         # To compare whole values takes less time than to cut them up; what follows the head never begins with 255.
         since = _RESULTS + (_ALWAYS if self._ttl is None else _stamp(now - self._ttl)) + b"\xff"
         try:
             return self._decoded(keys, values, since)
-        except Exception:  # one of them is something else
+        except Exception:  # one of them is something else, or None, which is not to be compared
+            if None in values:
+                found: list[Any] = [None] * len(values)
+                there = [at for at, value in enumerate(values) if value is not None]
+                present = self.decode_many([keys[at] for at in there], [values[at] for at in there])
+                for at, one in zip(there, present, strict=True):
+                    found[at] = one
+                return found
             failures_since = _NEVER if self._error_ttl is None else _stamp(now - self._error_ttl)
             return [self._one(key, value, since, failures_since) for key, value in zip(keys, values, strict=True)]
 
-    def _decoded(self, keys: Sequence[bytes], values: Sequence[Any], since: bytes) -> list[Any]:
+    def _decoded(self, keys: Sequence[bytes], values: Sequence[Any], since: bytes) -> Decoded:
         """What was encoded, if all are whole results and young enough; else raises an error."""
         # All of them at once: a step of Python for each would cost as much as the rest.
         is_young = since < min(values) and max(values) < _NO_RESULTS
         if not is_young or {*map(crc32, values, map(crc32, keys))} != {_WHOLE}:
             raise ValueError
-        found: list[Any] = self._decode_array(_ARRAY + len(values).to_bytes(4, "big") + b"".join(map(_content, values)))
-        return found
+        if self._is_single and {*map(_begins, values)} != {_ARRAY_OF_ONE}:
+            raise ValueError
+        contents = b"".join(map(_only_result if self._is_single else _content, values))
+        found: list[Any] = self._decode_array(_ARRAY + len(values).to_bytes(4, "big") + contents)
+        return SingleResults(found) if self._is_single else found
 
     def _one(self, key: bytes, value: Any, since: bytes, failures_since: bytes) -> list[Any] | StoredFailure | None:
         """What was encoded under a key; None for a value that is too old, damaged or of something else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._functions.async_function import CURRENT_CALL, TELL_LIMITS
-from .._limits.dialects import lowered
+from .._limits.rates.dialects import lowered
 
 
 def tell_limits(headers: Any) -> None:

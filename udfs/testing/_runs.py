@@ -12,6 +12,7 @@ from typing import Any, Literal, Unpack
 import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues._elements import ELEMENT_TYPES
 from asyncudf.queues._public import public
 
 from .._arrow.objects import has_objects, stored_type
@@ -23,7 +24,7 @@ from .._chain.function_plan import FieldsDropped, FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_output_validators
 from .._engine.operators.input import InputElement
-from .._engine.operators.outputs import Output
+from .._engine.operators.outputs import UNLIMITED, OpenBatch, Output
 from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
 from .._errors.safe import safe_repr
@@ -112,13 +113,22 @@ class ListOutput(Output):
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
         super().__init__()
         self.everything: list[Any] = []
+        self._has_others = False  # statuses or latency markers
         self.read: Callable[[Any], Any] | None = None  # makes of a result what a function sees of it
         self._sides = {} if side_outputs is None else side_outputs
 
     @property
     def collected(self) -> list[Any]:
         """Results and watermarks, in the order of emission."""
+        if not self._has_others:
+            return [*self.everything]
         return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
+
+    def keep(self, read: Callable[[Any], Any] | None) -> None:
+        """Keep what `read` makes of each result, or the results as they are."""
+        self.read = read
+        if read is None:  # then they may be added without a call for each
+            self.open_batch = OpenBatch(self.everything, [], UNLIMITED, lambda: None)
 
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value if self.read is None else self.read(record.value))
@@ -136,9 +146,11 @@ class ListOutput(Output):
             self.everything.append(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self._has_others = True
         self.everything.append(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        self._has_others = True
         self.everything.append(marker)
 
 
@@ -175,8 +187,7 @@ def chain_of(
     plan = plan_function_offline(udf.spec, udf.options, udf.returns)
     if not as_column:
         plan = _KitPlan(plan.spec, plan.options, plan.declared, plan.coordinator)
-    if plan.converts and has_objects(plan.written):
-        output.read = reader(plan.written)
+    output.keep(reader(plan.written) if plan.converts and has_objects(plan.written) else None)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=side_output_validators(side_output_type))
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, SingleOutput(output))
@@ -184,17 +195,19 @@ def chain_of(
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputElement]:
     """Rows as a user writes them as elements for an operator."""
-    spec, counts = udf.spec, set[int]()
+    spec, counts, kinds = udf.spec, set[int](), ELEMENT_TYPES
     takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
-        if isinstance(row, (Watermark, WatermarkStatus, LatencyMarker)):
-            yield row
-            continue
-        value, timestamp = (row.value, row.timestamp) if isinstance(row, StreamRecord) else (row, None)
+        value, timestamp = row, None
+        if isinstance(row, kinds):
+            if not isinstance(row, StreamRecord):
+                yield row
+                continue
+            value, timestamp = row.value, row.timestamp
         seen = value
         if not takes_mapping:
             seen = value if several and isinstance(value, tuple) else (value,)
-            if len(seen) not in counts:
+            if (several or not counts) and len(seen) not in counts:
                 spec.check_column_count(len(seen))
                 counts.add(len(seen))
         yield seen, timestamp, seen

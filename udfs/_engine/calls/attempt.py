@@ -8,8 +8,7 @@ from typing import Any
 from asyncudf.queues import StreamRecord
 
 from ..._functions.async_function import CallState
-from ..._limits.by_key import Key
-from ..._limits.gate import LimitKey
+from ..._limits.gate import Key, LimitKey
 from .row import NO_TROUBLE, Row
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,7 @@ class Calls:
     # asks: whether the function can ask which row it works on
     # function: what is called for a row, if the function takes one row and returns one result; else None
     # longest_turn: seconds of calls that return at once, after which a slot yields to the event loop
+    # _running_on: rows of which a ResultFuture has ended an attempt, with the slots of coroutines that run on
 
     def __init__(
         self,
@@ -91,9 +92,16 @@ class Calls:
         self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
-        self.deadlines = Deadlines[Row](self._loop, self.clock, options.timeout, partial(self._due, self._expire))
+        self._running_on: dict[Row, list[CallSlot]] = {}
+        self.deadlines = Deadlines[Row](
+            self._loop, self.clock, options.timeout, self._rows_with_deadlines, partial(self._due, self._expire)
+        )
         self.attempt_deadlines = Deadlines[Attempt](
-            self._loop, self.clock, options.attempt_timeout, partial(self._due, self._attempt_expired)
+            self._loop,
+            self.clock,
+            options.attempt_timeout,
+            lambda: [(attempt, self.limit_of(attempt)) for attempt in self._attempts()],
+            partial(self._due, self._attempt_expired),
         )
         # No longer than a row or an attempt may take, or deadlines would be seen too late.
         self.longest_turn = min(LONGEST_TURN, options.timeout or math.inf, options.attempt_timeout or math.inf)
@@ -205,7 +213,7 @@ class Calls:
             state.started, state.deadline, state.is_batch = now, _earliest(rows), len(rows) > 1
             state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
         if self.attempt_deadlines.delay is not None:
-            self.attempt_deadlines.start(attempt, now)
+            self.attempt_deadlines.start(now)
         if self.function is not None:
             return self.function(*rows[0].record[0])
         values = attempt.values
@@ -213,7 +221,7 @@ class Calls:
 
     def follow(self, row: Row, now: float) -> None:
         """Start the deadline of a row that shares the call of another one: when that call begins, or the row comes."""
-        row.started, row.deadline = now, self.deadlines.start(row, now)
+        row.started, row.deadline = now, self.deadlines.start(now)
         row.own_trouble().pauses = self.service.paused_seconds()
 
     def _start_time(self, row: Row, now: float) -> None:
@@ -221,7 +229,7 @@ class Calls:
         if row.started is not None:
             self._give_back(row)
         else:
-            row.deadline = self.deadlines.start(row, now)
+            row.deadline = self.deadlines.start(now)
         row.started = now
         if self._sharing is not None:
             self._sharing.begins(row, now)
@@ -237,17 +245,18 @@ class Calls:
             self._end(attempt, results, None if error is None else Failure(error))
             return
         for row in attempt.rows:  # a ResultFuture has ended the attempt before
-            if slot in row.trouble.running_on:
-                row.trouble.running_on = [one for one in row.trouble.running_on if one is not slot]
-                if row.is_decided and not row.trouble.running_on:  # the deadline was for its coroutine
-                    self.deadlines.stop(row)
+            if slot in (slots := self._running_on.get(row, [])):
+                slots.remove(slot)
+                if not slots:
+                    del self._running_on[row]
+                    if row.is_decided:  # the deadline was for its coroutine
+                        self.deadlines.stop(row)
 
     def _delivered(self, attempt: Attempt, results: Results | None, error: BaseException | None) -> None:
         """A ResultFuture was completed: its attempt is decided, though the coroutine may run on."""
         slot = attempt.slot
         if slot.attempt is attempt and not slot.has_retired:
-            trouble = attempt.rows[0].own_trouble()
-            trouble.running_on = [*trouble.running_on, slot]
+            self._running_on.setdefault(attempt.rows[0], []).append(slot)
             failure = None if error is None else Failure(error)
             self._end(attempt, None if results is None else [results], failure)
 
@@ -255,7 +264,7 @@ class Calls:
         """An attempt has ended, in time or not; `failure`: as a whole, else each row has an outcome of its own."""
         now = self.clock()
         attempt.slot.attempt = None
-        limit = None if self.attempt_deadlines.delay is None else self.attempt_deadlines.stop(attempt)
+        self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
             seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
             self.service.spending.settle(attempt, seen, failure, is_cut=False)
@@ -266,7 +275,7 @@ class Calls:
         if attempt.has_asked or reported is not None:
             self._report(attempt, reported, now)
         # The clock decides, not the timer: after a call has blocked the loop, a late result may come before its timer.
-        if limit is not None and now - CLOCK_ROUNDING > limit:
+        if now - CLOCK_ROUNDING > self.limit_of(attempt):
             self._decide(attempt, None, self._limit_failure(attempt), now)
         else:
             self._decide(attempt, results, failure, now)
@@ -475,7 +484,7 @@ class Calls:
         over, sharing = self.over, self._sharing
         for row in rows:
             row.move(over)
-            if not row.trouble.running_on:
+            if row not in self._running_on:
                 self.deadlines.stop(row)
         for row, results, outcome in zip(rows, completed, outcomes, strict=True):
             if sharing is None:
@@ -485,6 +494,17 @@ class Calls:
         self.operator.pump()
 
     # Its deadline comes, or the limit of its attempt.
+
+    def _rows_with_deadlines(self) -> Iterator[tuple[Row, float]]:
+        undecided = [row for row in self.operator.rows_under_way() if not row.is_decided]
+        for row in (*undecided, *self._running_on):
+            if row.deadline is not None:
+                yield row, row.deadline
+
+    def limit_of(self, attempt: Attempt) -> float:
+        """When the limit of an attempt comes."""
+        limit = self._options.attempt_timeout
+        return math.inf if limit is None else attempt.began + limit
 
     def _due(self, end: Callable[[Any], None], one: Row | Attempt) -> None:
         try:
@@ -500,10 +520,8 @@ class Calls:
         if not (row.is_decided or row.deadline is None or self._is_late(row)):  # the deadline was moved
             self.deadlines.move(row, row.deadline)
             return
-        for slot in row.trouble.running_on:  # their attempts have ended before
+        for slot in self._running_on.pop(row, ()):  # their attempts have ended before
             self.pool.abandon(slot)
-        if row.trouble.running_on:
-            row.trouble.running_on = ()
         attempt: Attempt | None = row.attempt
         is_first, is_last = row.counts, True
         if attempt is not None:
@@ -565,7 +583,7 @@ class Calls:
             if row.state is RowState.READY or row.state is RowState.ASIDE:
                 self.backlog.take_out(row)
             row.move(RowState.HELD)
-            if not row.trouble.running_on:
+            if row not in self._running_on:
                 self.deadlines.stop(row)
             self.service.held_failures.hold(row, outcome, failure)
         self._loop.call_soon(self.evaluate_held)

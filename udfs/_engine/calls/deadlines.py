@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 CLOCK_ROUNDING = 1e-9  # seconds
@@ -12,62 +12,59 @@ Watched = TypeVar("Watched")
 
 
 class Deadlines(Generic[Watched]):
-    """Many deadlines with one timer, as they come in the order of their starts; the few that move have one each.
+    """Many deadlines with one timer, as all have the same delay; the few that it finds still running have one each.
 
-    All have the same delay; without one nothing is watched. `expire` is called with each one whose time has passed;
-    must not raise.
+    Without a delay nothing is watched. `running` lists those that run, with their times, and perhaps others that have a
+    timer of their own. `expire` is called with each one whose time has passed; must not raise.
     """
 
-    # A timer for each would cost a push to the loop's heap and a cancellation. With one delay for all the timer is set
-    # for the first deadline, and set anew when it fires. It may fire for one that has stopped: that is cheaper than to
-    # move it whenever the first one stops.
+    # A timer for each would cost a push to the loop's heap and a cancellation, and an entry in a line of them still two
+    # changes of a dict. So nothing is noted when one starts or ends: who runs knows its time. The timer is set for the
+    # first that starts while there is no timer. When it fires, each that runs gets a timer of its own, and the next
+    # start sets it again. It may find nothing: that is cheaper than to move it whenever the first one stops.
     #
-    # unmoved: the deadlines that have not moved, in their order; put into it and taken out of it directly
-    # timer fires no later than the first of these
-    # _moved: the others, each with its time and its timer
+    # timer fires no later than the first of those that run and have no timer of their own
+    # own: those that ran when it fired, and those that have moved, each with its time and its timer
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         delay: float | None,
+        running: Callable[[], Iterable[tuple[Watched, float]]],
         expire: Callable[[Watched], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._offset = loop.time() - clock()  # of the loop's own time to the clock
         self.delay = delay
+        self._running = running
         self._expire = expire
-        # A dict and not a deque: what is over leaves at once, and its results are not kept alive.
-        self.unmoved: dict[Watched, float] = {}
         self.timer: asyncio.TimerHandle | None = None
-        self._moved: dict[Watched, tuple[float, asyncio.TimerHandle]] = {}
+        self.own: dict[Watched, tuple[float, asyncio.TimerHandle]] = {}
         self._context = contextvars.copy_context()
 
-    def start(self, one: Watched, now: float) -> float | None:
-        """Start a deadline, if there is a limit; returns when it comes."""
+    def start(self, now: float) -> float | None:
+        """One starts, if there is a limit; returns when its deadline comes."""
         if self.delay is None:
             return None
-        self.unmoved[one] = when = now + self.delay
+        when = now + self.delay
         if self.timer is None:
             self.watch_for(when)
         return when
 
     def move(self, one: Watched, when: float) -> None:
         self.stop(one)
-        self._moved[one] = when, self._loop.call_at(when + self._offset, self._end, one, context=self._context)
+        self.own[one] = when, self._loop.call_at(when + self._offset, self._end, one, context=self._context)
 
-    def stop(self, one: Watched) -> float | None:
-        """Stop a deadline; returns when it would have come, if it ran."""
-        when = self.unmoved.pop(one, None)
-        if when is None and one in self._moved:
-            when, timer = self._moved.pop(one)
+    def stop(self, one: Watched) -> None:
+        """One ends: stop the timer that it has of its own, if it has one."""
+        if one in self.own:
+            _, timer = self.own.pop(one)
             timer.cancel()
-        return when
 
     def close(self) -> None:
-        self.unmoved.clear()
-        for one in [*self._moved]:
+        for one in [*self.own]:
             self.stop(one)
         if self.timer is not None:
             self.timer.cancel()
@@ -78,16 +75,13 @@ class Deadlines(Generic[Watched]):
 
     def _fire(self) -> None:
         self.timer = None
-        now = self._clock() + CLOCK_ROUNDING  # or the timer could fire just before its time, for ever
-        due: list[Watched] = []
-        for one, when in self.unmoved.items():
-            if when > now:
-                self.watch_for(when)
-                break
-            due.append(one)
-        for one in due:
-            self._end(one)
+        for one, when in self._running():
+            if one not in self.own:
+                self.move(one, when)
 
     def _end(self, one: Watched) -> None:
-        if self.stop(one) is not None:  # to expire one may stop another that is due
+        when, _ = self.own.pop(one)
+        if when > self._clock() + CLOCK_ROUNDING:  # the time of a loop may be coarser
+            self.move(one, when)
+        else:
             self._expire(one)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..._errors.failure import Failure
 from .row import Row
-
-if TYPE_CHECKING:
-    from .service import Service
 
 
 class _Held(NamedTuple):
@@ -18,6 +15,19 @@ class _Held(NamedTuple):
     outcome: Any
     failure: Failure  # of its last attempt
     attempts: int  # that had ended by then
+
+
+class JudgedService(Protocol):
+    """The service that the breaker judges; see `Service`."""
+
+    attempts: int  # that have ended
+
+    @property
+    def judged(self) -> int: ...
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def is_in_doubt(self) -> bool: ...
 
 
 class HeldFailures:
@@ -29,7 +39,7 @@ class HeldFailures:
     # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
     # them has failed by itself.
 
-    def __init__(self, window: int, service: Service) -> None:
+    def __init__(self, window: int, service: JudgedService) -> None:
         self._window = window
         self._service = service
         self._held: deque[_Held] = deque()  # in the order in which they failed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 import datetime
 import decimal
 import functools
@@ -33,9 +32,9 @@ from ..._functions.signature import (
     bound,
     parameters_of,
 )
-from ..._limits.budget import Budget
-from ..._limits.by_key import Key, key_of
-from ..._limits.rate_limit import RateLimit
+from ..._limits.gate import Key
+from ..._limits.keys import key_of
+from ..._limits.limited_task import Place
 
 
 class BatchCodec(Protocol):
@@ -271,20 +270,11 @@ class BatchBounds:
 class Costs:
     """Costs of attempts: permits of each rate limit, then what each budget reserves; `of_each`: if all are alike."""
 
-    def __init__(self, limits: Sequence[RateLimit], budgets: Sequence[Budget], spec: FunctionSpec) -> None:
+    def __init__(self, places: Sequence[Place], spec: FunctionSpec) -> None:
         # With each, whether it is asked for each row, and what it asks.
-        self._asked: list[tuple[bool, Callable[[Sequence[Any]], float]]] = []
-        for limit in limits:
-            if asks := callable(limit.cost):
-                limit = dataclasses.replace(limit, cost=of_row(limit.cost, spec))
-            self._asked.append((asks, limit.cost_of))
-        for budget in budgets:
-            if asks := callable(budget.reserve):
-                budget = dataclasses.replace(budget, reserve=of_row(budget.reserve, spec))
-            self._asked.append((asks, budget.reservation_of))
+        self._asked = [(place.asks, place.asking(lambda asked: of_row(asked, spec)).cost_of) for place in places]
         takes = None if spec.takes_mapping else spec.parameters
-        of_limits, of_budgets = [limit.by for limit in limits], [budget.by for budget in budgets]
-        self._keys = [None if by is None else key_of(by, takes) for by in of_limits + of_budgets]
+        self._keys = [None if place.by is None else key_of(place.by, takes) for place in places]
         has_own = any(asks for asks, _ in self._asked) or any(self._keys)
         self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]
 

@@ -6,8 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from ..._limits.by_key import Key
-from ..._limits.gate import Aside, LimitKey
+from ..._limits.gate import Aside, Key, LimitKey
 from ..loop.event_loops import seconds_until
 from .attempt import Attempt
 from .row import Row, RowState

@@ -12,7 +12,6 @@ from typing import Any
 
 from .attempt import Attempt
 from .calls import Calls
-from .deadlines import CLOCK_ROUNDING
 from .row import NO_TROUBLE, Row, RowState
 from .slots import CallSlot
 
@@ -24,7 +23,7 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
     """
     deadlines, asks, calling = calls.deadlines, calls.asks, RowState.CALLING
     attempts = calls.attempt_deadlines if calls.attempt_deadlines.delay is not None else None
-    timeout, watched = deadlines.delay, deadlines.unmoved
+    timeout = deadlines.delay
 
     def starts(slot: CallSlot, row: Row, now: float) -> None:
         slot.attempt = row.attempt = attempt = slot.own
@@ -34,14 +33,14 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
         if timeout is None:
             row.deadline = None
         else:
-            watched[row] = row.deadline = deadline = now + timeout
+            row.deadline = deadline = now + timeout
             if deadlines.timer is None:
                 deadlines.watch_for(deadline)
         if asks:
             attempt.state = slot.begin_attempt(row.element)
             attempt.state.started, attempt.state.deadline = now, row.deadline
         if attempts is not None:
-            attempts.start(attempt, now)
+            attempts.start(now)
 
     return starts
 
@@ -49,26 +48,27 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
 def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
     """Makes a function that takes what the coroutine of a function of one row and one result has returned.
 
-    `complete` gives a row the only result of its first attempt, and emits what may leave.
+    `complete` gives a row the only result of its first attempt, emits what may leave, and says whether that may have
+    taken long.
     """
     # The first attempt of its row has ended in time, and the result is all that there is to it.
     clock, validate, latencies, over = calls.clock, calls.validate, calls.latencies, calls.over
-    watched, attempts = calls.deadlines.unmoved, calls.attempt_deadlines.unmoved
+    deadlines, attempts, own_deadlines = calls.deadlines, calls.attempt_deadlines, calls.deadlines.own
     has_conditions = calls.attempt_deadlines.delay is not None or calls.asks or calls.decisions.looks_at_results
 
     def is_plain(attempt: Attempt, now: float) -> bool:
         """Whether no condition but the row's deadline keeps the result from being all."""
-        if now - CLOCK_ROUNDING > attempts.get(attempt, now) or calls.decisions.looks_at_results:
+        if now > calls.limit_of(attempt) or calls.decisions.looks_at_results:
             return False
         return attempt.state is None or not (attempt.state.side or attempt.state.spent)
 
     def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
-        """Returns when the attempt has ended."""
+        """Returns when the attempt has ended, or, if rows took long to leave, when they had."""
         row = attempt.rows[0]
         now, deadline = clock(), row.deadline
         if (
             row.trouble is not NO_TROUBLE
-            or (deadline is not None and now - CLOCK_ROUNDING > deadline)
+            or (deadline is not None and now > deadline)
             or (has_conditions and not is_plain(attempt, now))
         ):
             calls.coroutine_ended(slot, attempt, [(result,)], None)
@@ -92,12 +92,13 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
             if service.held_failures is not None:
                 calls.evaluate_held()
         latencies.append(now - row.started)  # type: ignore[operator]
-        if deadline is not None:
-            del watched[row]
+        if own_deadlines:
+            deadlines.stop(row)
         if has_conditions:
-            attempts.pop(attempt, None)
+            attempts.stop(attempt)
         try:
-            complete(row, value)
+            if complete(row, value):
+                return clock()
         except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
             calls.operator.fail(error)
         return now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import sys
 import time
@@ -12,13 +11,8 @@ from typing import Any, NamedTuple
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import BudgetSpentError
 from ..._errors.failure import Failure
-from ..._errors.safe import type_name
 from ..._limits.gate import Gate
 from ..._observe.counters import TaskCounters
-from ..._observe.time_account import seconds_without_processor
-from .calls import NO_ANSWER
-
-LOOK = 0.005  # seconds between two looks at whether the loop is blocked
 
 
 class NotCalledError(BudgetSpentError):
@@ -33,12 +27,7 @@ class AttemptRecord(NamedTuple):
     began: float  # seconds, on a clock that all tasks share
     seconds: float  # that it took
     in_flight: int  # attempts of its task, when it began
-    error: str | None = None  # its type
-    status: int | None = None  # of HTTP
-    is_down: bool = False  # the service gave no answer
     is_refused: bool = False  # the service asks for fewer calls
-    asked: float | None = None  # seconds to wait, if the refusal says so
-    is_cut: bool = False  # it did not end in time
     costs: tuple[float, ...] = ()  # that it reserved of each rate limit and budget
     keys: tuple[str | None, ...] = ()  # of these, where they are by key
     spent: dict[str, float] = {}
@@ -49,8 +38,6 @@ class Recorder(Gate):
     """A gate that lets `most` calls begin, with all their attempts, and keeps what they came to.
 
     Attributes:
-        processor: seconds for which other calls could not go on, until the last attempt has ended: the processor time
-            of the process, or the time for which the loop was blocked after the first attempt, if that is more.
         not_called: rows beyond `most` calls, which end with `NotCalledError`.
     """
 
@@ -61,16 +48,12 @@ class Recorder(Gate):
     counters: TaskCounters
     most: int = sys.maxsize
     clock: Callable[[], float] = dataclasses.field(default=time.time, kw_only=True)
-    without_processor: Callable[[], float] = dataclasses.field(default=seconds_without_processor, kw_only=True)
     records: list[AttemptRecord] = dataclasses.field(default_factory=list, init=False)
-    processor = 0.0
     not_called = 0
     _made = 0
     _running: dict[Any, tuple[int, float]] = dataclasses.field(default_factory=dict, init=False)
     _calls: dict[Any, int] = dataclasses.field(default_factory=dict, init=False)
     _spent: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
-    _processor_before: float | None = dataclasses.field(default=None, init=False)
-    _blocked = 0.0
 
     def wait(self, attempt: Any, now: float) -> float:
         if self._made >= self.most and attempt.rows[0] not in self._calls:
@@ -79,8 +62,6 @@ class Recorder(Gate):
         return 0.0
 
     def began(self, attempt: Any, now: float) -> None:
-        if self._processor_before is None:
-            self._processor_before = time.process_time()
         if attempt.rows[0] not in self._calls:
             self._calls.update(dict.fromkeys(attempt.rows, self._made))
             self._made += 1
@@ -88,9 +69,6 @@ class Recorder(Gate):
 
     def ended(self, attempt: Any, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         in_flight, began = self._running.pop(attempt)
-        if not self.records:  # the first attempt may have blocked the loop to import what it needs
-            self._look_again()
-        self.processor = max(time.process_time() - (self._processor_before or 0.0), self._blocked)
         self.records.append(
             AttemptRecord(
                 self._calls[attempt.rows[0]],
@@ -98,30 +76,12 @@ class Recorder(Gate):
                 began,
                 now - attempt.began,
                 in_flight,
-                None if failure is None else type_name(failure.error),
-                None if failure is None else failure.answer.status,
-                outcome is CallOutcome.DOWN,
                 outcome is CallOutcome.THROTTLED,
-                None if failure is None or failure.answer.refusal is None else failure.answer.refusal.wait,
-                failure is NO_ANSWER,
                 tuple(attempt.costs or ()),
                 tuple(None if key is None else str(key) for key in attempt.keys),
                 self._newly_spent(),
             )
         )
-
-    def _look_again(self) -> None:
-        """Look again soon: code that blocks the loop makes it late, and so does a machine without a free processor."""
-        loop = asyncio.get_running_loop()
-        due, without = loop.time() + LOOK, self.without_processor()
-
-        def look() -> None:
-            late = loop.time() - due - (self.without_processor() - without)
-            if late > LOOK:
-                self._blocked += late
-            self._look_again()
-
-        loop.call_at(due, look)
 
     def _newly_spent(self) -> dict[str, float]:
         """What the attempt did cost that ends now: it was settled just before."""

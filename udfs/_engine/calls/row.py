@@ -59,10 +59,9 @@ class Trouble:
     # ready: when its back-off was over
     # refused: when its first refusal came
     # is_excused: an outage has excused its failures; later ones do not show another
-    # running_on: slots whose coroutine runs on though a ResultFuture has ended its attempt
 
     __slots__ = (
-        "idle", "is_excused", "last_error", "parked", "pauses", "ready", "refused", "running_on", "uncounted", "waited",
+        "idle", "is_excused", "last_error", "parked", "pauses", "ready", "refused", "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -70,7 +69,6 @@ class Trouble:
         self.last_error: Any = None
         self.parked: float | None = None
         self.refused: float | None = None
-        self.running_on: Sequence[Any] = ()
         self.uncounted = 0
         self.idle = self.pauses = self.ready = self.waited = 0.0
 

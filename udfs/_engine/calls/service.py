@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import FatalError
@@ -16,24 +16,13 @@ from ..._errors.failure import Failure
 from ..._errors.records import error_text
 from ..._functions.options import OnError, OnSpent, Options
 from ..._functions.signature import FunctionSpec
-from ..._limits.adaptive_capacity import AdaptiveCapacity, AdaptiveGate, CapacityPolicy
-from ..._limits.breaker import BreakerGate
-from ..._limits.budget import Budget
-from ..._limits.by_key import Key
-from ..._limits.coordinator import Coordinator, CoordinatorConfig, PeriodicTask, TaskIdentity, TaskLink
-from ..._limits.failures import FailureBudget, FirstRows, SharedFailures
+from ..._limits.budgets.spending import Spending
 from ..._limits.gate import Aside, Gate
-from ..._limits.health import SharedHealth
-from ..._limits.job_capacity import CapacityShare, ShareGate
-from ..._limits.key_gate import KeyGate
-from ..._limits.learning import Learner, LearningGate, LearningPermits
+from ..._limits.health.failures import FailureBudget, FirstRows
+from ..._limits.health.throttle import RefusalGate
+from ..._limits.limited_task import LimitedTask
 from ..._limits.own_limits import OwnLimits
-from ..._limits.permits import PermitGate, SharedPermits
-from ..._limits.rate_limit import TIME_ROUNDING, LearnedLimit, RateLimit, Scope
-from ..._limits.refusals import RefusalGate
-from ..._limits.shared_amounts import shared_amounts
-from ..._limits.shared_keys import SharedKeys
-from ..._limits.spending import Spending
+from ..._limits.rates.option import TIME_ROUNDING, RateLimits
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..loop.event_loops import seconds_until
@@ -44,7 +33,13 @@ from .key_lines import KeyLines
 from .slots import CallingOperator, CallSlot, SlotPool
 from .spent_budgets import spent_error
 
-Shared = TypeVar("Shared", bound=PeriodicTask)
+if TYPE_CHECKING:
+    from ..._limits.coordinator.client import Coordinator
+    from ..._limits.coordinator.link import TaskLink
+    from ..._limits.coordinator.names import TaskIdentity
+    from ..._limits.health.breaker import BreakerGate
+    from ..._limits.health.job import SharedHealth
+    from ..._limits.rates.learned import Learner
 
 
 class Service:
@@ -55,6 +50,7 @@ class Service:
     Attributes:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
+        has_rate_limit: calls take permits.
         closed_by: the gate that has turned a call away; no other call asks until `reopen`.
         failed: how many attempts have ended with an error.
         attempts: how many have ended, of those that count for the breaker.
@@ -86,7 +82,7 @@ class Service:
         self._pool = pool
         self._identity = identity
         self._own_limits = OwnLimits() if own_limits is None else own_limits
-        self._own_names = self._own_limits.names(spec.function)
+        self._own_name = self._own_limits.name_of(spec.function)
         self._counters = operator.counters
         self._clock = operator.counters.clock
         self._shared_clock = shared_clock or self._clock
@@ -124,12 +120,16 @@ class Service:
         )
         self.held_failures: HeldFailures | None = None
         self.learner: Learner | None = None
-        if any(isinstance(limit, LearnedLimit) for limit in options.rate_limit):
-            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock, self._heard)
-        self._learning: LearningPermits | None = None  # that the tasks of the job share
+        if RateLimits(options.rate_limit).is_learned:
+            from ..._limits.rates.learned import Learner
+
+            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
+            self.learner.listeners.append(self.reopen)
         self._observers: list[Gate] = []
         self._breaker: BreakerGate | None = None
         if options.breaker is not None:
+            from ..._limits.health.breaker import BreakerGate
+
             self.held_failures = HeldFailures(options.breaker.window, self)
             self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redacted=options.redacted))
         self._use(())
@@ -141,80 +141,47 @@ class Service:
         """While the block runs, attempts meet the limits; FatalError at its end if too many rows have failed."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.spending.note_budgets)  # when they are closed
-            if self._identity is None:
-                gates = self._own_gates(aside)
-            else:
-                config = self._identity.config
-                coordinator = Coordinator(config.url, config.namespace, clock=self._operator.counters.clock)
-                self._coordinator = coordinator
-                await stack.enter_async_context(coordinator)
-                gates = await self._shared_gates(self._identity, coordinator, aside, stack)
-            adaptive: list[Gate] = []
-            if isinstance(self._options.capacity, AdaptiveCapacity):
-                adaptive.append(AdaptiveGate(CapacityPolicy(self._options.capacity), self._pool, self._shared_clock))
-            self._use([*self._observers, *adaptive, *gates])
+            identity = self._identity
+            link = None if identity is None else await self._linked(identity, stack)
+            limited = LimitedTask(
+                self._operator,
+                self._pool,
+                function=self._own_name if identity is None else identity.config.function,
+                own_function=self._own_name,
+                query=self._own_name if identity is None else identity.query,
+                own=self._own_limits,
+                link=link,
+                shared_clock=self._shared_clock,
+                wake=self.reopen,
+                ask_again=aside.ask_again,
+                waiting=aside.waiting,
+                wanted_calls=self._operator.wanted_calls,
+                spending=self.spending,
+                learner=self.learner,
+                store=self._options.store,
+                closing=stack,
+            )
+            gates = [*self._observers]
+            for limit, first in self._options.limits:
+                gates += await limit.gates(limited, first)
+            if identity is not None and link is not None:
+                self._share_failures(identity, link, stack)
+            self._use(gates)
             yield
             if self.failures is not None:
                 self.failures.finish()
         if self.failures is not None and self.failures.error is not None:
             raise self.failures.error
 
-    # Both give the gates in the order in which they are asked. PermitGate is the last: its `wait` takes permits.
+    async def _linked(self, identity: TaskIdentity, stack: contextlib.AsyncExitStack) -> TaskLink:
+        """Connect to the coordinator, and share with the other tasks what is known of the service."""
+        from ..._limits.coordinator.client import Coordinator
+        from ..._limits.coordinator.link import TaskLink
+        from ..._limits.health.job import SharedHealth
 
-    def _own_gates(self, aside: KeyLines) -> list[Gate]:
-        options, gates, own = self._options, list[Gate](), self._own_limits
-        if (total := options.job_capacity) is not None:
-            gates.append(own.share(self._own_names.share(total), total, self._pool, self.reopen))
-        for place, (budget, name) in self._named_budgets(self._own_names, self._own_names.function):
-            amounts = own.amounts(name, budget, self._shared_clock, self._wake_of(budget, place, aside))
-            gates.append(self.spending.gate(budget, amounts))
-        return [*gates, *self._permit_gates(options.rate_limit, aside, {}, None)]
-
-    def _named_budgets(self, config: CoordinatorConfig, query: str) -> Iterator[tuple[int, tuple[Budget, str]]]:
-        """Each budget with its place among the costs of an attempt, and the name under which it is shared."""
-        budgets = self._options.budgets
-        names = zip(budgets, config.amounts(budgets, query), strict=True)
-        return enumerate(names, len(self._options.rate_limit))
-
-    def _wake_of(self, budget: Budget, place: int, aside: KeyLines) -> Callable[[Key], None]:
-        """What lets calls ask a budget again, of one of its keys if it has some."""
-        return partial(aside.ask_again, place) if budget.by else lambda _: self.reopen()
-
-    def _permit_gates(
-        self,
-        limits: Sequence[RateLimit],
-        aside: KeyLines,
-        shared_keys: Mapping[int, SharedKeys],
-        shared: tuple[Sequence[int], SharedPermits] | None,
-    ) -> list[Gate]:
-        """The gates of `rate_limit`: of what is not shared the permits are the task's own."""
-        own_limits, names = self._own_limits, self._own_names.own_rates(limits)
-        gates: list[Gate] = [
-            KeyGate(limit, place, shared_keys.get(place) or own_limits.keys(names[place], limit), aside.waiting)
-            for place, limit in enumerate(limits)
-            if limit.by
-        ]
-        others = {place: limit for place, limit in enumerate(limits) if not limit.by}
-        if not others:
-            return gates
-        places = [] if shared is None else shared[0]
-        own = [
-            (place, own_limits.bucket(names[place], limit)) for place, limit in others.items() if place not in places
-        ]
-        if self.learner is None:
-            return [*gates, PermitGate(others, own, shared)]
-        return [*gates, LearningGate(others, own, shared, self.learner)]
-
-    async def _shared_gates(
-        self, identity: TaskIdentity, coordinator: Coordinator, aside: KeyLines, stack: contextlib.AsyncExitStack
-    ) -> list[Gate]:
-
-        def owned(shared: Shared) -> Shared:
-            stack.push_async_callback(shared.close)
-            return shared
-
-        operator, options, gates = self._operator, self._options, list[Gate]()
-        query, config = identity.query, identity.config
+        operator, config = self._operator, identity.config
+        self._coordinator = coordinator = Coordinator(config.url, config.namespace, clock=self._clock)
+        await stack.enter_async_context(coordinator)
         link = TaskLink(coordinator, identity.task, self.reopen, operator.fail)
 
         def health_changed() -> None:
@@ -222,44 +189,17 @@ class Service:
             self.reopen()
 
         # The breaker is of one query: the next one tries a service that this one has given up.
-        news = dataclasses.replace(link, wake=health_changed)
-        self.share(owned(SharedHealth(news, query, options.breaker)))
-        if (total := options.job_capacity) is not None:
-            demand = lambda: (self._pool.in_flight, operator.wanted_calls())  # noqa: E731
-            share = owned(CapacityShare(link, config.share(total), total, demand))
-            gates.append(ShareGate(self._pool, lambda: share.limit, share.poke))
-        budgets: list[tuple[str, Gate]] = []
-        for place, (budget, name) in self._named_budgets(config, query):
-            wake_key = self._wake_of(budget, place, aside)
-            amounts = await stack.enter_async_context(shared_amounts(link, name, budget, options.store, wake_key))
-            budgets.append((name, self.spending.gate(budget, amounts)))
-        # In one order in all functions: a task keeps what it has got of one budget while it waits for the next.
-        gates += [gate for _, gate in sorted(budgets, key=lambda one: one[0])]
-        limits = options.rate_limit
-        of_job = [place for place, limit in enumerate(limits) if limit.scope is Scope.JOB]
-        named = dict(zip(of_job, config.rates(limits), strict=True))
-        shared_keys = {
-            place: owned(SharedKeys(link, *named[place], partial(aside.ask_again, place)))
-            for place in of_job
-            if limits[place].by
-        }
-        places = [place for place in of_job if place not in shared_keys]
-        shared = (places, owned(self._shared_permits(link, [named[place] for place in places]))) if places else None
-        gates += self._permit_gates(limits, aside, shared_keys, shared)
+        health = SharedHealth(dataclasses.replace(link, wake=health_changed), identity.query, self._options.breaker)
+        stack.push_async_callback(health.close)
+        self.share(health)
+        return link
+
+    def _share_failures(self, identity: TaskIdentity, link: TaskLink, stack: contextlib.AsyncExitStack) -> None:
         if isinstance(failures := self.failures, FailureBudget):
-            failures.tally = owned(SharedFailures(link, query, identity.part, failures.budget, failures.spent))
-        return gates
+            from ..._limits.health.job import SharedFailures
 
-    def _shared_permits(self, link: TaskLink, limits: Sequence[tuple[str, RateLimit]]) -> SharedPermits:
-        if self.learner is None:
-            return SharedPermits(link, limits)
-        self._learning = LearningPermits(link, limits, self.learner)
-        return self._learning
-
-    def _heard(self) -> None:
-        if self._learning is not None:
-            self._learning.heard()
-        self.reopen()
+            failures.tally = SharedFailures(link, identity.query, identity.part, failures.budget, failures.spent)
+            stack.push_async_callback(failures.tally.close)
 
     def observe(self, observer: Gate) -> None:
         """Ask this gate before all others; before `running`."""
@@ -279,8 +219,7 @@ class Service:
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
-        self.spending.permits = next((gate for gate in gates if isinstance(gate, PermitGate)), None)
-        self.spending.by_key = {gate.place: gate for gate in gates if isinstance(gate, KeyGate)}
+        self.has_rate_limit = any(gate.takes_permits for gate in gates)
         self._is_settled = self.spending.is_settled
         self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
         self.asks_nothing = not self._has_limits
@@ -415,10 +354,6 @@ class Service:
             yield Wait(gate.waiting, name, gate.closed_since, gate.longest, detail, begun, left)
 
     # What is known of it.
-
-    @property
-    def has_rate_limit(self) -> bool:
-        return self.spending.permits is not None
 
     @property
     def is_broken(self) -> bool:

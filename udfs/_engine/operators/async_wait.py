@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues import OrderedStreamElementQueue, StreamElement, StreamElementQueue, UnorderedStreamElementQueue
 
@@ -17,7 +17,7 @@ from ..._errors.exceptions import FatalError
 from ..._functions.async_function import FAIL_TASK, TELL_LIMITS, RuntimeContext
 from ..._functions.options import OnNullInput, Options, OutputMode
 from ..._functions.signature import FunctionSpec
-from ..._limits.coordinator import TaskIdentity
+from ..._limits.coordinator.names import TaskIdentity
 from ..._limits.gate import Gate
 from ..._limits.own_limits import OwnLimits
 from ..._observe.counters import TaskCounters
@@ -32,14 +32,16 @@ from ..calls.row import Row
 from ..calls.service import Service
 from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
-from ..stored.sharing import StoreSharing
-from ..stored.stored_results import StoredResults
 from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 from .run import BURST, Run, RunEnd
+
+if TYPE_CHECKING:
+    from ..stored.sharing import StoreSharing
+    from ..stored.stored_results import StoredResults
 
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
@@ -131,7 +133,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._leaving_context = contextvars.copy_context()
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
-        costs = Costs(options.rate_limit, options.budgets, spec)
+        costs = Costs(options.counted, spec)
         self._service = Service(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
@@ -141,6 +143,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         )  # fmt: skip
         self._sharing: StoreSharing | None = None
         if stored is not None:
+            from ..stored.sharing import StoreSharing  # most workers have no store
+
             self._sharing = sharing = StoreSharing(
                 self, stored, options, self._calls, self._queue, self._buffer, request_batch,
                 is_single=not spec.many_results,
@@ -531,11 +535,9 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     calls.coroutine_ended(slot, own, None, error)
                     started = clock()
                 else:
-                    if slot.attempt is own:
-                        started = returned(slot, own, result)
+                    started = returned(slot, own, result) if slot.attempt is own else clock()
                 if slot.is_suspended:
                     slot.is_suspended, has_waited = False, True
-                    started = clock()
                     end = started + longest_turn
                 elif started > end:
                     return True
@@ -617,9 +619,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if self._memory is not None:
             self._memory.hold_calls(self._calls.backlog.later + self._followers)
 
-    def _complete(self, row: Row, result: Any) -> None:
+    def _complete(self, row: Row, result: Any) -> bool:
         row.complete((result,))
         self.pump()
+        return True
 
     # Figures.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from types import NoneType
 from typing import Any
 
 from ..stored.elements import ROWS, AnsweredRows, Inlet
@@ -36,23 +38,22 @@ class NullAnswers:
         return self._inlet.values()
 
     def _answered(self, elements: Iterable[Any]) -> Iterator[Any]:
-        nulls: list[Any] = []
-        for element in elements:
-            if type(element) in ROWS and _has_null(element[0]):
-                nulls.append(element)
-                continue
-            if nulls:
-                yield self._nulls(nulls)
-                nulls = []
-            yield element
-        if nulls:
-            yield self._nulls(nulls)
+        for has_null, run in groupby(elements, _has_null):
+            if has_null:
+                yield self._nulls([*run])
+            else:
+                yield from run
 
     def _nulls(self, rows: list[Any]) -> AnsweredRows:
         validate = self._validate
-        return AnsweredRows(rows, [None if validate is None else validate(None) for _ in rows], "null_rows")
+        results = [None] * len(rows) if validate is None else [validate(None) for _ in rows]
+        return AnsweredRows(rows, results, "null_rows")
 
 
-def _has_null(value: Any) -> bool:
-    values = value.values() if type(value) is dict else value if type(value) is tuple else (value,)
-    return any(one is None for one in values)
+def _has_null(element: Any) -> bool:
+    if type(element) not in ROWS:
+        return False
+    value = element[0]
+    if type(value) is tuple:  # of classes, as the values may compare as they like
+        return NoneType in map(type, value)
+    return NoneType in map(type, value.values()) if type(value) is dict else value is None

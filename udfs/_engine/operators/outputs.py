@@ -7,7 +7,7 @@ import copy
 import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
@@ -15,9 +15,6 @@ from ..._errors.exceptions import UnreadableError
 from ..._functions.process_function import Collector, WatermarkGauge
 from ..._functions.side_outputs import OutputTag, SideRecord
 from ..calls.invokers import copied
-
-if TYPE_CHECKING:
-    from .operator import ChainedOperator
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
@@ -130,6 +127,16 @@ class OperatorOutput(Output):
         self._output.close()
 
 
+class Following(Protocol):
+    """The next operator of a chain; see `ChainedOperator`."""
+
+    @property
+    def available(self) -> int: ...
+    def process(self, record: StreamRecord, /) -> None: ...
+    def process_marker(self, marker: Watermark | WatermarkStatus | LatencyMarker, /) -> None: ...
+    def end_of_input(self) -> None: ...
+
+
 class ChainingOutput(Output):
     """Passes a record straight to the next operator of the same chain, which sees its projection.
 
@@ -138,7 +145,7 @@ class ChainingOutput(Output):
 
     def __init__(
         self,
-        following: ChainedOperator,
+        following: Following,
         project: Callable[[StreamRecord], StreamRecord],
         unreadable: Callable[[StreamRecord, UnreadableError], StreamRecord],
     ) -> None:

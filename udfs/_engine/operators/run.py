@@ -125,7 +125,8 @@ class Run:
         function, validate, clock, latencies = calls.function, calls.validate, calls.clock, calls.latencies
         memory, entries, context, is_over = queue.memory, queue.entries, slot.context, self._is_over
         collect, batch = self._output.collect_result, self._output.open_batch
-        values, origins, full, flush = NO_BATCH if batch is None or memory is not None else batch
+        # An output with an open batch does not weigh its results: the first one stands for all of them in the memory.
+        values, origins, full, flush = NO_BATCH if batch is None else batch
         assert function is not None
         began = clock()
         end = began + calls.longest_turn  # when the event loop gets its turn

@@ -14,16 +14,17 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Protocol
 
+from ..._stores.values import Decoded, SingleResults
 from ..calls.slots import CallingOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
 from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
-from .stored_results import KEYS_AT_ONCE, Found, StoredResults, failing
+from .stored_results import KEYS_AT_ONCE, StoredResults, failing
 
 Key = bytes | BaseException
 
 _KINDS_OF_ROWS = frozenset(ROWS)
-_NOTHING, _RESULTS = {type(None)}, {list}  # the classes of what was found
+_NOTHING = {type(None)}  # the classes of what was found
 _first: Callable[[Any], Any] = itemgetter(0)
 
 
@@ -152,11 +153,10 @@ class LookupAhead:
         keys, are_good = await self._keys(rows)
         found, now = await self._found(keys, are_good=are_good), self.operator.counters.clock()
         if only_rows:  # the usual cases, at less cost
-            kinds = {*map(type, found)}
-            if kinds == _NOTHING:
+            if self.is_single and isinstance(found, SingleResults):
+                return [AnsweredRows([*rows], found.results)]
+            if {*map(type, found)} == _NOTHING:
                 return [*map(LookedUpRow.of, rows, keys, found, repeat(now))]
-            if self.is_single and kinds == _RESULTS:
-                return [AnsweredRows([*rows], [*map(_first, found)])]
         answers = zip(keys, found, strict=True)
         arranged: list[Any] = []
         rows, results = [], []
@@ -196,10 +196,10 @@ class LookupAhead:
         except BaseException as error:
             return error
 
-    async def _found(self, keys: Sequence[Any], *, are_good: bool) -> list[Found]:
+    async def _found(self, keys: Sequence[Any], *, are_good: bool) -> Decoded:
         """What the store has under each key; None for an error in the place of one."""
         good = keys if are_good else [key for key in keys if type(key) is bytes]
-        found = await self.stored.look_up(good) if good else []
+        found: Decoded = await self.stored.look_up(good) if good else []
         if are_good:
             return found
         in_order = iter(found)

@@ -432,6 +432,7 @@ class StoreSharing:
         if self._flights.following:
             for follower in self._flights.followers(key):
                 self._calls.deadlines.stop(follower)
+                follower.deadline = None
         if value is None:
             self._land(key, row, results, found, ttl)
         else:

@@ -9,6 +9,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..._errors.exceptions import AsyncUDFError
@@ -18,7 +19,7 @@ from ..._errors.safe import safe_str, type_name
 from ..._functions.options import OnStoreError, Options
 from ..._stores.base import Leases, ResultStore
 from ..._stores.keys import ResultKeys
-from ..._stores.values import ResultCodec, StoredFailure
+from ..._stores.values import Decoded, ResultCodec, SingleResults, StoredFailure
 from ..calls.resources import bounded
 from ..calls.slots import CallingOperator
 
@@ -115,7 +116,7 @@ class StoredResults:
         """The key of each row; raises if one of them has none."""
         return self.keys.of_many(rows, are_plain=self._are_plain)
 
-    async def look_up(self, keys: Sequence[bytes]) -> list[Found]:
+    async def look_up(self, keys: Sequence[bytes]) -> Decoded:
         """The stored results or error of each key; None without one. Raises as `on_store_error` says."""
         if self._state is _State.CLOSED:
             await self._open()
@@ -126,20 +127,24 @@ class StoredResults:
             self._most = FEW_ROWS  # perhaps it was too much at once
             return [None] * len(keys)
         self._most = min(ROWS_AT_ONCE, 2 * self._most)
-        size = sum(map(len, filter(None, values)))
-        self._rows, self._bytes = self._rows + len(values) - values.count(None), self._bytes + size
+        missing = values.count(None)
+        size = sum(map(len, filter(None, values) if missing else values))
+        self._rows, self._bytes = self._rows + len(values) - missing, self._bytes + size
         at_once = max(1, min(KEYS_AT_ONCE, DECODED_AT_ONCE * len(values) // max(1, size)))
-        found: list[Found] = []
+        parts: list[Decoded] = []
         before = self._codec.damaged
         for start in range(0, len(keys), at_once):
             if start:
                 await asyncio.sleep(0)
             end = start + at_once
-            found += self._codec.decode_many(keys[start:end], values[start:end])
+            parts.append(self._codec.decode_many(keys[start:end], values[start:end]))
         if damaged := self._codec.damaged - before:
             what = "are damaged or not its own; the function is called in their place"
             self._warn("damaged", f"{damaged} results in the store of {self._name} {what}")
-        return found
+        singles = [part.results for part in parts if isinstance(part, SingleResults)]
+        if len(singles) == len(parts):
+            return SingleResults([*chain.from_iterable(singles)])
+        return [*chain.from_iterable(parts)]
 
     async def keep(self, items: Mapping[bytes, bytes], ttl: float | None) -> None:
         """Put values into the store, if it works; raises as `on_store_error` says."""

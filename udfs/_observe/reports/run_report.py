@@ -210,10 +210,7 @@ def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
 
 def rehearsal_report(rehearsal: Any, path: str | Path) -> None:
     """The same about a `Rehearsal`, with the same errors."""
-    forecasts = [rehearsal.as_is, *rehearsal.proposals]
-    longest = max(one.seconds.high for one in forecasts) or 1.0
-    page = _environment().get_template("rehearsal.html")
-    _write(page.render(told=rehearsal, forecasts=forecasts, longest=longest), path)
+    _write(_environment().get_template("rehearsal.html").render(told=rehearsal), path)
 
 
 def _write(page: str, path: str | Path) -> None:

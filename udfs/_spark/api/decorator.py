@@ -15,7 +15,7 @@ from ..._functions.annotations import UnknownTypeError, from_annotation, has_fie
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import FunctionOptions, Options, OutputMode, shows_options
 from ..._functions.signature import FunctionSpec, is_coroutine_function, read_function
-from .._compat import COLUMN_EVAL_TYPE, check_columns, column_function, column_type
+from .._compat import COLUMN_EVAL_TYPE, check_columns, column_function, column_type, engine_of
 from ..column import ColumnTask, check_limits_in_sql, column, warn_of_repeated_calls
 from ..planner import check_declared, plan_function, result_keys, result_type
 from ..table_function import register_table_function
@@ -87,7 +87,8 @@ class AsyncUDF(Generic[P, R]):
         if self.options.output_mode is OutputMode.UNORDERED or self.spec.many_results:
             register_table_function(spark, name, self.spec, self.options, self.returns)
         else:
-            spark.udf.register(name, self)
+            given: Any = _InSession(self, spark)
+            spark.udf.register(name, given)
         return self
 
     @shows_options(FunctionOptions, **dict.fromkeys(Options.names(), ...))  # unless given, as they were
@@ -119,12 +120,16 @@ class AsyncUDF(Generic[P, R]):
 
     @property
     def func(self) -> Callable[..., Any]:
+        return self._sql_function(active_session())
+
+    def _sql_function(self, session: SparkSession | None) -> Callable[..., Any]:
         self.spec.check_column_function(self.options)
-        check_limits_in_sql(self.spec.name, self.options, active_session())
-        function_plan, data_type = plan_function(self.spec, self.options, self.returns)
-        check_columns(self.spec.name, active_session())
-        warn_of_repeated_calls(self.spec.name, self.options, active_session())
-        return column_function(ColumnTask(function_plan), data_type)
+        check_limits_in_sql(self.spec.name, self.options, session)
+        function_plan, data_type = plan_function(self.spec, self.options, self.returns, session)
+        check_columns(self.spec.name, session)
+        warn_of_repeated_calls(self.spec.name, self.options, session)
+        in_parts = session is None or engine_of(session).takes_parts
+        return column_function(ColumnTask(function_plan, in_parts=in_parts), data_type)
 
     @property
     def returnType(self) -> DataType:
@@ -144,6 +149,15 @@ class AsyncUDF(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<async_pandas_udf {self.spec.name} ({self.spec.kind.value}, {self.options.output_mode.value})>"
+
+
+class _InSession:
+    """A function with the attributes that `spark.udf.register` asks for, in the session that asks."""
+
+    def __init__(self, udf: AsyncUDF[..., Any], session: SparkSession) -> None:
+        self.func = udf._sql_function(session)
+        self.returnType, self.evalType = udf.returnType, udf.evalType
+        self.deterministic, self.asNondeterministic = udf.deterministic, udf.asNondeterministic
 
 
 class _Decorator(Protocol):
@@ -184,6 +198,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
     `yield` (0..n results per row); `async def` of `pd.Series`, `pd.DataFrame` or `pa.Array` (one call for many
     rows); a plain `def` (runs in a thread); an `AsyncFunction`.
 
+    Most functions need the first eight options, from `capacity` to `resources`.
+
     Args:
         f: the function, when used without parentheses.
         returnType: of one result: DDL, a `DataType`, or a class whose fields have types: a dataclass, a NamedTuple, a
@@ -206,7 +222,7 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             of the parameter, or a dict from parameter names to functions or classes.
         output_mode: "ordered", or "unordered" for the operator and table forms.
         queue_size: how many rows may be in flight or wait for their turn, in each task. Leave it out, and memory alone
-            is the bound. With `queue_size=capacity` a slow row stops all new calls, as in Flink.
+            is the bound. With `queue_size=capacity` a slow row stops all new calls.
         max_buffered_bytes: how much memory these rows may take, in each task: 256 MiB unless given. What counts are the
             results that wait, also for Spark to read them, the input batches that rows keep alive, and about 400 bytes
             for each row. At this size no row enters until others have left, but always as many as `capacity` calls
@@ -238,7 +254,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
         version: change it when the function changes: results of another version do not count. Without it it is "1".
         on_store_error: what happens to rows if the store fails: "call", with a warning, or "fail", which ends the job.
         store_timeout: seconds for a lookup of a batch, or a write; 1 unless given.
-        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task.
+        job_capacity: how many calls may be in flight at once in the whole job, beside `capacity` in each task; or a
+            `KeyCapacity`, how many of each key.
         max_calls: how many calls a query may make in all, as a budget of calls: `on_spent` says what comes then.
         budget: a `Budget`, or a list of them: what the calls of the job may cost, in money, tokens or another unit. See
             docs/budgets.md.

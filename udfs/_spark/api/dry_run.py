@@ -22,7 +22,8 @@ from ..._errors.safe import one_line, safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnNullInput, Options, shows_options
 from ..._functions.signature import batch_rows
-from ..schemas import arguments, check_source, column_names, is_comparable
+from .._compat import slots_of
+from ..schemas import arguments, check_frame, check_source, column_names, is_comparable
 from .decorator import udf_of
 
 if TYPE_CHECKING:
@@ -126,8 +127,7 @@ def dry_run(
         raise OptionError(f"price must be a number of at least 0, what one call costs, not {safe_repr(price)}")
     if counting not in get_args(Counting):
         raise OptionError(f"counting must be one of {str(get_args(Counting))[1:-1]}, not {safe_repr(counting)}")
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"dry_run takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "dry_run")
     if function is None:
         raise OptionError(
             "dry_run takes the DataFrame before the function is applied, the function, and its columns: "
@@ -143,7 +143,7 @@ def dry_run(
     found = count_rows(df, positions, skips_nulls=skips_nulls, approximate=counting == "approximate")
     distinct = None if checked.store is None else found.distinct
     calls = math.ceil((found.called if distinct is None else distinct) / batch_rows(spec, checked))
-    in_flight = min(checked.slots * found.tasks, checked.job_capacity or math.inf)
+    in_flight = min(checked.slots * found.tasks, checked.calls_of_job)
     return DryRun(
         function=spec.name,
         columns=tuple(df.columns[position] for position in positions),
@@ -190,5 +190,4 @@ def count_rows(df: DataFrame, positions: Sequence[int], *, skips_nulls: bool, ap
     counts = keys.agg(sf.count(sf.lit(1)), sf.count("key"), distinct, sf.max("partition"))
     rows, called, known, last = counts.collect()[0]
     partitions = 1 if last is None else last + 1
-    cores = df.sparkSession.sparkContext.defaultParallelism if hasattr(df, "_jdf") else partitions
-    return RowCounts(rows, called, known, min(partitions, cores))
+    return RowCounts(rows, called, known, min(partitions, slots_of(df.sparkSession) or partitions))

@@ -25,8 +25,8 @@ from ..._functions.annotations import function_hints, without_none
 from ..._functions.key_names import key_name
 from ..._functions.options import FunctionOptions, Options, shows_options
 from ..._functions.signature import behind_decorators
-from ..._limits.coordinator import CoordinatorConfig
-from ..._limits.rate_limit import Scope
+from ..._limits.coordinator.names import CoordinatorConfig
+from ..._limits.rates.option import Scope
 from ..._stores.base import need
 from ..._stores.redis import checked_url
 from ..column import MIN_BATCH_ROWS

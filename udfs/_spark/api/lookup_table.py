@@ -8,18 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
-import threading
-import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ByteType,
@@ -35,44 +29,44 @@ from pyspark.sql.types import (
 from asyncudf.queues._public import public
 
 from ..._errors.checks import flag, optional, positive_int, seconds, text
-from ..._errors.exceptions import AsyncUDFError, BudgetSpentError, FunctionError, OptionError, ResultError
+from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError, ResultError
 from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.attempts import EndedAttempt
 from ..._functions.key_names import key_name
 from ..._functions.options import CallOptions, OnNullInput, shows_options
 from ..._functions.retry import RetryStrategy
-from .._compat import condition_of, engine_of, setting
+from .._compat import condition_of, setting, slots_of
 from ..keeping import keep
 from ..planner import plan_function
-from ..schemas import as_nullable, check_source, column_position, is_comparable, joined_schema, result_fields
+from ..result_table import WAVE, ResultTable, counted, wave_name
+from ..schemas import (
+    as_nullable,
+    check_frame,
+    check_source,
+    column_position,
+    is_comparable,
+    joined_schema,
+    result_fields,
+)
 from .decorator import AsyncUDF, udf_of
 from .monitor import monitor
 from .stream import unordered_wait
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # The arguments are one struct: so their names do not clash with those of other columns, and NULL equals NULL in them.
 KEY, RESULT, ERROR, CALLED_AT = "arguments", "result", "error", "called_at"
 FUNCTION, VERSION = "function", "version"
-WAVE = "wave"  # tells the batches apart
 COLUMNS = (KEY, RESULT, ERROR, CALLED_AT, FUNCTION, VERSION, WAVE)
 SUCCEEDED_AT = "succeeded_at"  # of `_newest`
 IS_KNOWN = "is_known"  # of `_looked_up`
 OUTCOME, JOIN_KEY = "asyncudf outcome", "asyncudf key"  # for a moment beside the user's columns
-FILE_FORMATS = ("parquet", "orc", "avro")  # folders of files, without transactions
 NOT_FORMATS = ("binaryfile", "csv", "json", "text", "xml")  # do not keep the types of columns
-NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
 NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"  # says a format for which a path is the name of a table, such as Iceberg
-# Iceberg shuffles what it writes to a table with a sort order by ranges: Spark reads the rows twice for that, and calls
-# twice. Other tables do not know the option.
-READ_ONCE = {"distribution-mode": "none"}
-# Spark writes to a path literally, but reads it as a pattern. Escaping `*` would forbid colons in the path.
-LITERAL_PATH = {"__globPaths__": "false"}
 ROWS_PER_TASK = 1_000
 MAX_TTL = 1e10  # seconds: no row is older than 300 years, and Spark has no longer interval
-LONGEST = 600.0  # seconds until Spark tells what it has observed of a query that has ended
 HOW = ("left", "inner")
 
 
@@ -167,6 +161,7 @@ class LookupTable:
                 f"name the columns that {spec.name} reads: LookupTable(spark, table, {spec.name}, 'city')"
             )
         self._where, self._format = text(table, "table"), text(format, "format")
+        self._table = ResultTable(spark, self._where, self._format)
         if format.lower() in NOT_FORMATS:
             raise OptionError(
                 "format must be one that keeps the types of columns, such as 'parquet', 'orc' or 'delta', not "
@@ -176,10 +171,8 @@ class LookupTable:
             raise FunctionError(
                 f"{spec.name} gives 0..n results: a LookupTable keeps one for each arguments; make it a list"
             )
-        self._is_path = any(mark in table for mark in "/\\:")
-        self._is_files = self._is_path and format.lower() in FILE_FORMATS
         self._function, self._version = key_name(spec.function), self._udf.options.version or "1"
-        plan, captured = plan_function(spec, self._udf.options, self._udf.returns)
+        plan, captured = plan_function(spec, self._udf.options, self._udf.returns, spark)
         assert isinstance(captured, StructType)
         self._result, self._error = captured["value"].dataType, captured["error"].dataType
         self._fields = result_fields(plan, self._result)
@@ -263,7 +256,7 @@ class LookupTable:
         A table that cannot take the rows is dropped again.
         """
         catalog, schema = self._spark.catalog, self._schema(arguments)
-        if self._is_path or catalog.tableExists(self._where):
+        if self._table.is_path or catalog.tableExists(self._where):
             return
         try:
             catalog.createTable(self._where, source=self._format, schema=schema)
@@ -280,14 +273,14 @@ class LookupTable:
             ) from error
         try:
             self._newest(arguments)
-            self._insert(self._spark.createDataFrame([], schema))
+            self._table.add(self._spark.createDataFrame([], schema), wave_name())
         except BaseException:
             self._spark.sql(f"DROP TABLE {self._where}")
             raise
 
     def _check_nulls(self, keys: DataFrame) -> None:
         """Raises FunctionError if the table has no place for a NULL among the arguments, as one that others made."""
-        if self._is_path:
+        if self._table.is_path:
             return
         kept = next((field.dataType for field in self._spark.read.table(self._where).schema if field.name == KEY), None)
         fields = kept.fields if isinstance(kept, StructType) else []
@@ -305,25 +298,19 @@ class LookupTable:
         return StructType([StructField(name, as_nullable(types.get(name, StringType()))) for name in COLUMNS])
 
     def _read(self, arguments: DataType | None) -> DataFrame:
-        """All rows: none if nothing is at the path, of which Spark raises an error, and Sail gives no columns."""
-        if not self._is_path:
-            if engine_of(self._spark).caches_tables:
-                self._spark.catalog.refreshTable(self._where)  # another job may have added files
-            return self._spark.read.table(self._where)
-        options = LITERAL_PATH if self._is_files else {}
+        """All rows; none if nothing is at the path, unless there has to be a table."""
         try:
-            rows = self._spark.read.format(self._format).options(**options).load(self._where)
-            if rows.columns:  # Spark Connect reads the schema only now
-                return rows
+            rows = self._table.rows()
         except PySparkException as error:
-            if NO_TABLE in (condition_of(error) or str(error)):
-                raise OptionError(
-                    f"there is no table of {self._format} at {self._where}, and Spark makes none at a path: name a "
-                    f"table of a catalog, as in LookupTable(spark, 'catalog.database.table', {self._udf.spec.name}, "
-                    f"format={self._format!r})"
-                ) from None
-            if not is_missing(error):
+            if not self._table.is_path or NO_TABLE not in (condition_of(error) or str(error)):
                 raise
+            raise OptionError(
+                f"there is no table of {self._format} at {self._where}, and Spark makes none at a path: "
+                f"name a table of a catalog, as in LookupTable(spark, 'catalog.database.table', {self._udf.spec.name}, "
+                f"format={self._format!r})"
+            ) from None
+        if rows is not None:
+            return rows
         if arguments is None:
             raise FunctionError(f"there is no table {self._where} yet; update(df) makes it")
         return self._spark.createDataFrame([], self._schema(arguments))
@@ -399,34 +386,14 @@ class LookupTable:
         texts = {FUNCTION: self._function, VERSION: self._version, WAVE: wave}
         with counted(rows, *(sf.count(column).alias(name) for name, column in counts.items())) as (rows, tell):
             texts_of = (sf.lit(text).alias(name) for name, text in texts.items())
-            self._write(rows.where(~unpaid).select("*", sf.current_timestamp().alias(CALLED_AT), *texts_of), wave)
+            self._table.add(rows.where(~unpaid).select("*", sf.current_timestamp().alias(CALLED_AT), *texts_of), wave)
             told = tell()
         rest = told["unpaid"]
         return {"called": told["rows"] - rest, "failed": told["errors"] - rest, "unpaid": rest}
 
-    def _write(self, rows: DataFrame, wave: str) -> None:
-        if self._is_files:
-            # Two jobs that write into one folder would delete each other's temporary files, so each batch has its own.
-            # A job that was killed leaves whole files with whole rows, and a `_temporary` that nobody reads.
-            rows.drop(WAVE).write.format(self._format).save(f"{self._where.rstrip('/')}/{WAVE}={wave}")
-        elif self._is_path:
-            rows.write.format(self._format).mode("append").save(self._where)
-        else:
-            self._insert(rows)
-
-    def _insert(self, rows: DataFrame) -> None:
-        """Add rows to the table of the catalog, which takes them by position."""
-        columns = self._spark.read.table(self._where).columns
-        rows.select(*columns).write.options(**READ_ONCE).insertInto(self._where)
-
 
 def _before(seconds: float) -> Any:
     return sf.current_timestamp() - sf.make_dt_interval(secs=sf.lit(min(seconds, MAX_TTL)).cast("decimal(18,6)"))
-
-
-def wave_name() -> str:
-    """A name for a batch of rows: later ones come later, and no two are the same."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex}"
 
 
 def keeps(kept: DataType, wanted: DataType) -> bool:
@@ -443,17 +410,9 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "java_exception", error)).strip().partition("\n")[0]
 
 
-def is_missing(error: Exception) -> bool:
-    """Whether Spark says that nothing is at a path; an error of Java says it in its text."""
-    found = condition_of(error) if isinstance(error, PySparkException) else None
-    named = found or next(iter(re.findall(r"\[([A-Z][A-Z0-9_.]+)\]", str(error))), "")
-    return named.partition(".")[0] in NOTHING_THERE
-
-
 def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -> DataFrame:
     """The distinct arguments in these columns; with `needs_all` only those without a NULL."""
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"a LookupTable takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "a LookupTable")
     for column in columns:
         column_position(column, df.columns)  # raises FunctionError
     keys = df.select(key_of(columns))
@@ -477,49 +436,11 @@ def key_of(columns: Sequence[str]) -> Any:
 def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
     """The keys in batches of about `size`, each in as many partitions as it can keep busy."""
     batches = math.ceil(count / size)
-    cores = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 1
+    cores = slots_of(spark) or 1
     partitions = int(setting(spark, "spark.sql.shuffle.partitions") or 1)
     for number in range(batches):
         batch = keys if batches == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(batches)) == number)
         yield batch.repartition(max(cores, min(partitions, count // batches // ROWS_PER_TASK)))
-
-
-@contextlib.contextmanager
-def counted(rows: DataFrame, *figures: Column) -> Iterator[tuple[DataFrame, Callable[[], dict[str, Any]]]]:
-    """The rows, and what tells these aggregates of them once they are written. They are evaluated once."""
-    if engine_of(rows.sparkSession).observes:
-        seen = Observation()
-        yield rows.observe(seen, *figures), lambda: observed(seen)
-        return
-    with keep(rows) as kept:
-        yield kept, lambda: kept.agg(*figures).collect()[0].asDict()
-
-
-def observed(seen: Observation) -> dict[str, Any]:
-    """What was counted beside a query that has ended, with an end: Spark tells it by its listeners, and may drop it.
-
-    Raises:
-        AsyncUDFError: Spark does not tell it.
-    """
-    told = Future[dict[str, Any]]()
-
-    def wait() -> None:
-        try:
-            told.set_result(seen.get)
-        except BaseException as error:
-            told.set_exception(error)
-
-    threading.Thread(target=wait, daemon=True).start()
-    try:
-        return told.result(LONGEST)
-    except TimeoutError:
-        if told.done():  # it is an error of Spark
-            raise
-        raise AsyncUDFError(
-            "what was written is there, but Spark has not told how many rows it was: its listeners are overloaded "
-            "(its log says 'Dropping event from queue'); raise spark.scheduler.listenerbus.eventqueue.capacity, and "
-            "run it again"
-        ) from None
 
 
 def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:

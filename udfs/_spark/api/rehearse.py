@@ -10,10 +10,8 @@ import operator
 import os
 import sys
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow as pa
@@ -33,33 +31,27 @@ from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
 from ..._functions.signature import FunctionSpec, batch_rows
-from ..._limits.budget import CALLS, ROUNDING, Budget, budget_label
-from ..._limits.by_key import by_label
-from ..._limits.failures import Failures
-from ..._limits.windows import Windows
-from ..._rehearsal.rehearsal import Forecast, Job, Rehearsal, forecast, proposals
-from ..._rehearsal.service_model import ServiceModel, TaskSample
-from .._compat import engine_of
+from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
+from ..._limits.budgets.windows import Windows
+from ..._limits.capacity.option import KeyCapacity
+from ..._limits.health.option import Failures
+from ..._limits.keys import by_label
+from ..._rehearsal.arithmetic import Estimate, Forecast, Job, Sample, SampleSize, TaskSample, forecast
+from ..._rehearsal.rehearsal import Rehearsal
+from .._compat import engine_of, slots_of
 from ..chain_task import ChainTask
 from ..column import Called
 from ..evaluations import StreamSource, result_plan
-from ..keeping import keep
 from ..marks import marked
 from ..pickling import Travelling
 from ..planner import source_node, wait_node
-from ..schemas import arguments, check_source, column_names
+from ..schemas import arguments, check_frame, check_source, column_names
 from .decorator import AsyncUDF, udf_of
 from .dry_run import count_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
-
-LIGHT = 4  # one of so many calls is made with few beside it
-FEWER = 8  # so many times fewer than with `capacity`
-CALLS_OF_A_TASK = 20  # at least, or there are fewer tasks
-ROUNDS = 2  # of calls in flight, in a task of the sample
-SLACK = 1.5  # times as many calls in flight as the sample had are no matter
 
 
 @public("asyncudf")
@@ -74,10 +66,11 @@ def rehearse(
 ) -> Rehearsal:
     """How long a job will take, what it will cost and how many rows will fail, from real calls for a sample.
 
-    The calls are made in Spark's tasks, as those of the job: a quarter with few in flight, the others with as many as
-    the sample allows. They are real: they cost money, count for limits and budgets, and their results are kept in
-    `store=`, so that the job does not make them again. What they came to then drives the real operator on a virtual
-    clock for the whole job: with the options as they are, and with two other settings.
+    The calls are made in Spark's tasks, as those of the job, with as many in flight as the sample allows. They are
+    real: they cost money, count for limits and budgets, and their results are kept in `store=`, so that the job does
+    not make them again. What they came to is measured, and what that means for the whole job is told by arithmetic: by
+    its rows or distinct keys, `capacity` x tasks, the limits, and the budgets with what is spent of them. Each figure
+    is a range.
 
     The DataFrame is read three times, once more for each budget by key, and so is what makes the arguments: `persist()`
     it if that calls another function. An error that ends the job ends the rehearsal; a row that fails is counted.
@@ -100,8 +93,7 @@ def rehearse(
     """
     began = time.monotonic()
     positive_int(sample, "sample")
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"rehearse takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "rehearse")
     if df.isStreaming:
         raise OptionError("rehearse takes a DataFrame that ends, and this one is streaming")
     udf, df, names = _called(df, function, columns, returnType, options)
@@ -109,38 +101,25 @@ def rehearse(
     spec, positions = arguments(udf.spec, df.schema.fields, names)
     udf, names = AsyncUDF(spec, udf.options, udf.returns), [df.columns[position] for position in positions]
     counted = _count(df, udf, positions)
-    parts = _make_calls(counted, udf, sample)
+    tasks, in_flight, startup = _make_calls(counted, udf, sample)
     seconds = time.monotonic() - began
-    tasks = [task for part in parts for task in part.tasks]
-    model = ServiceModel.of(*(part.tasks for part in parts)) if len(parts) == 2 else ServiceModel.of([], tasks)
-    records = [one for task in tasks for one in task.records]
-    read = sum(task.rows for task in tasks)
-    made = sum(len({one.call for one in task.records}) for task in tasks)
-    called = made / read if read else 0.0
-    distinct = None if counted.distinct is None or not counted.called else counted.distinct / counted.called
-    if udf.options.store is not None and distinct is not None:
-        called *= distinct
-    startup = min((part.startup for part in parts), default=0.0)
-    job = Job(counted.partitions, counted.slots, called, startup, distinct)
-    with ThreadPoolExecutor(1) as apart:  # a notebook's thread has a loop that runs
-        as_is, others = apart.submit(_forecasts, udf, model, job).result()
+    seen, read = Sample(tasks, in_flight), sum(task.rows for task in tasks)
+    called = len(seen.calls) / read if read else 0.0
+    if udf.options.store is not None and counted.distinct is not None and counted.called:
+        called *= counted.distinct / counted.called
+    job = Job(counted.partitions, counted.slots, called, startup)
+    as_is = forecast(udf.options, seen, job)
     return Rehearsal(
         function=udf.spec.name,
         columns=tuple(names),
         rows=counted.rows,
-        sample=made,
+        sample=len(seen.calls),
         sample_seconds=seconds,
-        sample_spent=_sums(records),
-        latencies=tuple(model.latencies),
+        sample_spent=_sums(one for task in tasks for one in task.records),
+        latencies=tuple(seen.latencies),
         as_is=as_is,
-        proposals=tuple(others),
-        notes=tuple(_notes(udf, model, tasks, job, counted, as_is)),
+        notes=tuple(_notes(udf, seen, tasks, job, counted, as_is)),
     )
-
-
-def _forecasts(udf: AsyncUDF[..., Any], model: ServiceModel, job: Job) -> Any:
-    as_is = forecast("as it is", {}, udf.options, model, job)
-    return as_is, proposals(udf.options, model, job, as_is) if as_is.calls else []
 
 
 def _called(
@@ -222,14 +201,15 @@ def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
 def _task(df: DataFrame, udf: AsyncUDF[..., Any], options: Options) -> ChainTask:
     """A chain of the function alone, over all columns."""
     result = _free_name("asyncudf_result", df.columns)
-    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, df)
+    session = df.sparkSession
+    node = wait_node(source_node(df), udf.spec, options, udf.returns, df.columns, None, None, result, session)
     return StreamSource.of(df, False, None, None).task([result_plan(node)])
 
 
 def _cores(df: DataFrame) -> int:
     """Tasks that run at a time; over Spark Connect, as many as the partitions of rows that are nowhere yet."""
-    if hasattr(df, "_jdf"):
-        return df.sparkSession.sparkContext.defaultParallelism
+    if (known := slots_of(df.sparkSession)) is not None:
+        return known
     if not engine_of(df.sparkSession).spreads_ranges:  # it runs as many as its machine has cores
         return int(df.sparkSession.range(0, 1, 1, 1).mapInArrow(cores_there, "cores int").collect()[0].cores)
     numbered = df.sparkSession.range(10_000).select(sf.spark_partition_id().alias("partition"))
@@ -242,33 +222,19 @@ def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"cores": pa.array([os.cpu_count() or 1], pa.int32())})
 
 
-def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> list[Part]:
+def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tuple[list[TaskSample], int, float]:
+    """What the tasks of the sample did, with so many calls in flight; and the seconds of the query beside the calls."""
     options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
     if not (rows := min(sample * batch, counted.called)):
-        return []
-    source = counted.unlike if options.store is not None else df
-    number = _free_name("asyncudf_row_number", df.columns)
-    chosen = source.orderBy(sf.rand()).limit(rows).withColumn(number, sf.monotonically_increasing_id())
+        return [], 1, 0.0
     calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
-    tasks = max(1, min(counted.slots, calls // CALLS_OF_A_TASK))
-    per_task = max(1, calls // tasks)
-    full = max(1, min(options.slots, per_task * (LIGHT - 1) // LIGHT // ROUNDS))
-    if options.job_capacity is not None:
-        full = max(1, min(full, options.job_capacity // tasks))
-    light = max(1, min(full // FEWER, per_task // LIGHT))
-    stages = [(sf.lit(True), full, calls)]
-    if full > 1 and calls >= 2 * LIGHT:
-        is_light, few = sf.col(number) % (LIGHT * batch) < batch, math.ceil(calls / LIGHT)
-        stages = [(is_light, light, few), (~is_light, full, calls - few)]
-    with keep(chosen) as kept:
-        found, query = list[Part](), f"rehearsal {uuid.uuid4().hex}"
-        for where, capacity, most in stages:
-            part = kept.where(where).drop(number).repartition(tasks)
-            careful = {"capacity": capacity, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
-            task = _task(part, udf, options.replace(careful))
-            # One call may be of fewer rows than a batch has.
-            found.append(_run_part(part, RehearsalTask(task, most if udf.spec.vectorized else None, tasks, query)))
-        return found
+    size = SampleSize.of(options, calls, counted.slots)
+    source = counted.unlike if options.store is not None else df
+    chosen = source.orderBy(sf.rand()).limit(rows).repartition(size.tasks)
+    careful = {"capacity": size.in_flight, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
+    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a batch has
+    found, startup = _run(chosen, RehearsalTask(_task(chosen, udf, options.replace(careful)), most, size.tasks))
+    return found, size.in_flight, startup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +262,6 @@ class RehearsalTask(Travelling):
     task: ChainTask
     calls: int | None  # at most, in all tasks; None: one for each row
     tasks: int
-    query: str  # of both parts: a budget of one query is for both
 
     def most(self, partition: int) -> int:
         if self.calls is None:
@@ -314,45 +279,26 @@ class RehearsalTask(Travelling):
                 counted.observe(recorders[-1])
 
         with self.task.error_reporting:
-            size = sum(batch.nbytes for batch in self.task.run(batches, built=built, query=self.query))
+            for _ in self.task.run(batches, built=built):
+                pass
             found = []
             for recorder, total in zip(recorders, totals, strict=True):
                 without = total.unpaid + recorder.not_called  # rows that failed as a budget or the sample was used up
                 rows, failed = total.rows - without, total.failures - without
                 spent = {name: told[2] for name, told in total.budgets.items()}
-                figures = [
-                    rows,
-                    total.store_hits,
-                    failed,
-                    size,
-                    recorder.processor,
-                    total.errors,
-                    total.examples,
-                    spent,
-                ]
+                figures = [rows, total.store_hits, failed, total.errors, total.examples, spent]
                 found.append(json.dumps([recorder.records, *figures]))
             yield pa.RecordBatch.from_pydict({"record": pa.array(found, pa.string())})
 
 
-class Part(NamedTuple):
-    tasks: list[TaskSample]
-    seconds: float  # of the query
-
-    @property
-    def startup(self) -> float:
-        """Seconds of the query beside the calls."""
-        records = [one for task in self.tasks for one in task.records]
-        if not records:
-            return self.seconds
-        calls = max(one.began + one.seconds for one in records) - min(one.began for one in records)
-        return max(0.0, self.seconds - calls)
-
-
-def _run_part(df: DataFrame, task: RehearsalTask) -> Part:
+def _run(df: DataFrame, task: RehearsalTask) -> tuple[list[TaskSample], float]:
     began = time.monotonic()
     numbered = df.toDF(*map(str, range(len(df.columns))))  # the task knows their names; Spark takes none with dots here
     rows = marked(numbered).mapInArrow(task, "record string").collect()
-    return Part([_sample(*json.loads(row[0])) for row in rows], time.monotonic() - began)
+    seconds, found = time.monotonic() - began, [_sample(*json.loads(row[0])) for row in rows]
+    spans = [(record.began, record.began + record.seconds) for task in found for record in task.records]
+    calls = max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
+    return found, max(0.0, seconds - calls)
 
 
 def _sample(records: Sequence[Any], *figures: Any) -> TaskSample:
@@ -364,7 +310,7 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
     return name if name not in map(str.lower, taken) else _free_name(name + "_", taken)
 
 
-def _sums(records: list[Any]) -> dict[str, float]:
+def _sums(records: Iterable[AttemptRecord]) -> dict[str, float]:
     found: Counter[str] = Counter()
     for one in records:
         found.update(one.spent)
@@ -372,34 +318,37 @@ def _sums(records: list[Any]) -> dict[str, float]:
 
 
 def _notes(
-    udf: AsyncUDF[..., Any], model: ServiceModel, tasks: list[TaskSample], job: Job, counted: _Counted, as_is: Forecast
+    udf: AsyncUDF[..., Any], seen: Sample, tasks: list[TaskSample], job: Job, counted: _Counted, as_is: Forecast
 ) -> Iterator[str]:
-    """What failed in the sample, and what it did not show."""
+    """What failed in the sample, what it did not show, and what ends the job."""
     yield from _failed(tasks)
-    running = max(1, min(job.slots, len(job.partitions)))
-    wanted = min(udf.options.slots * running, udf.options.job_capacity or math.inf, sum(job.partitions))
-    larger, made = wanted * ROUNDS * LIGHT // (LIGHT - 1), sum(len(task.records) for task in tasks)
-    if model.concurrency is not None:
-        yield f"with more than about {model.concurrency:.0f} calls in flight the service only gets slower"
-    elif model.calls and wanted > SLACK * model.most and counted.called > larger > made:  # else a limit does it
+    made, wanted = len(seen.calls), job.in_flight(udf.options)
+    larger = SampleSize.calls_for(wanted, job.running)
+    if seen.calls and wanted > seen.in_flight and counted.called > larger > made:  # else a limit does it
         yield (
-            f"the sample had at most {things(model.most, 'call')} in flight, the job will have {wanted}: whether the "
-            f"service is as fast then shows with sample={larger}"
+            f"the sample had at most {things(seen.in_flight, 'call')} in flight, the job will have {wanted}: whether "
+            f"the service is as fast then shows with sample={larger}"
         )
-    if (bucket := model.bucket) is not None:
-        yield f"the service took at least about {bucket.rate:.3g} calls a second and refused others"
+    attempts = sum(len(call) for call in seen.calls)
+    if (taken := seen.taken_by_the_service) is not None:
+        yield (
+            f"the service refused calls, and took at least about {taken:.3g} a second: a rate_limit= that you know "
+            "makes the range of the time narrow"
+        )
     elif not udf.options.rate_limit and as_is.seconds.likely > 0:
         a_minute = 60 * as_is.calls / as_is.seconds.likely
-        if min(as_is.calls, a_minute) > 2 * made:
+        if min(as_is.calls, a_minute) > 2 * attempts:
             yield (
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
-                f"{things(made, 'call')} do not reach did not show"
+                f"{things(attempts, 'call')} do not reach did not show"
             )
+    if isinstance(by_key := udf.options.job_capacity, KeyCapacity):
+        yield f"the forecast has no job_capacity={by_key.label}: calls of a key that has many rows take longer"
     yield from _ends(udf, counted, as_is, tasks)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         yield f"{things(answered, 'row')} of the sample came from the store"
-    if 0 < len(model.calls) < min(30, counted.called):
-        yield "few calls were made, so the intervals are wide"
+    if 0 < made < min(30, counted.called):
+        yield "few calls were made, so the ranges are wide"
 
 
 def _failed(tasks: list[TaskSample]) -> Iterator[str]:
@@ -434,22 +383,33 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast, tasks: Se
             before = max(0.0, before - own.get(budget.unit, 0.0) * (options.store is not None))
             if before > ROUNDING * budget.amount:
                 shown += f", of which {amount_(before)} are spent"
-            spent, unpaid = _unpaid(udf.spec, df, calls, budget, need.likely, as_is.seconds.likely, before)
-            who = f"{things(spent, 'value')} of {by_label(budget.by)} need{'s' * (spent == 1)}"
+            spent, unpaid, may_be_spent = _unpaid(udf.spec, df, calls, budget, need, as_is.seconds.likely, before)
             end = f"about {things(round(unpaid), unit)} have no result (the figures above are of all calls)"
             if spent:
+                who = f"{things(spent, 'value')} of {by_label(budget.by)} need{'s' * (spent == 1)}"
                 yield (
                     f"{who if budget.by else 'all calls need'} more than the budget of {shown}, and "
                     f"{'then the job ends' if options.on_spent is OnSpent.RAISE else end}"
                 )
+            elif may_be_spent:
+                who = f"{things(may_be_spent, 'value')} of {by_label(budget.by)}"
+                yield f"{who if budget.by else 'all calls'} may need more than the budget of {shown}"
 
 
 def _unpaid(
-    spec: FunctionSpec, df: DataFrame, calls: int, budget: Budget, need: float, seconds: float, before: float = 0.0
-) -> tuple[int, float]:
-    """How many values of a key have calls that are not paid, and how many calls; `df` has a row for each call.
+    spec: FunctionSpec,
+    df: DataFrame,
+    calls: int,
+    budget: Budget,
+    need: Estimate,
+    seconds: float,
+    before: float = 0.0,
+) -> tuple[int, float, int]:
+    """How many values of a key have calls that are not paid, how many calls; and how many values may have some.
 
     Args:
+        df: has a row for each call.
+        need: what all calls cost.
         before: spent of the budget in the window of now.
     """
     if budget.by is None:
@@ -462,13 +422,16 @@ def _unpaid(
     # A window in which more is asked for than it has is the last one: the other rows come at once, and get nothing.
     now = time.time()
     window = Windows(budget.per).at(now)
-    cost = need / calls
-    paid, asked = budget.amount / cost, sf.col("calls")
-    left = max(0.0, budget.amount - before) / cost
-    first, whole = (
-        min(1.0, span / max(seconds, 1e-9)) * asked for span in (window.end - now, window.end - window.start)
-    )
-    had = sf.when(first > left, left).when(whole <= paid, asked).otherwise(sf.least(asked, first + paid))
-    more = each.select((asked - had).alias("more")).where("more >= 0.5")
-    spent, unpaid = more.agg(sf.count("more"), sf.sum("more")).collect()[0]
-    return spent, unpaid or 0.0
+
+    def unpaid(cost: float) -> Column:
+        paid, asked = budget.amount / cost, sf.col("calls")
+        left = max(0.0, budget.amount - before) / cost
+        first, whole = (
+            min(1.0, span / max(seconds, 1e-9)) * asked for span in (window.end - now, window.end - window.start)
+        )
+        had = sf.when(first > left, left).when(whole <= paid, asked).otherwise(sf.least(asked, first + paid))
+        return sf.when(asked - had >= 0.5, asked - had)
+
+    likely, most = (unpaid(one / calls) for one in need[1:])
+    spent, rows, may_be_spent = each.agg(sf.count(likely), sf.sum(likely), sf.count(most)).collect()[0]
+    return spent, rows or 0.0, may_be_spent

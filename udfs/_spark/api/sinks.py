@@ -14,11 +14,11 @@ from asyncudf.queues._public import public
 from ..._chain.function_plan import no_micro_batch
 from ..._errors.checks import text
 from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
-from ..._errors.safe import safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
-from ..._limits.failures import FIRST_ROWS, ErrorBudget
+from ..._limits.health.option import FIRST_ROWS, ErrorBudget
 from ..._observe.reports.sink_report import SinkError, SinkReport
+from ..schemas import check_frame
 from ..sinks import (
     check_micro_batches,
     micro_batch_named,
@@ -72,8 +72,7 @@ def async_sink(
     >>> report = async_sink(orders, post, "id", "total", rate_limit=RateLimit(100))  # doctest: +SKIP
     >>> report.dead_letters.write.mode("append").saveAsTable("orders_not_posted")  # doctest: +SKIP
     """
-    if not hasattr(type(df), "mapInArrow"):
-        raise OptionError(f"async_sink takes a DataFrame, not {safe_repr(df)}")
+    check_frame(df, "async_sink")
     udf = _sink_of(function, _with_policies(options), OnError.DEAD_LETTER)
     if df.isStreaming:
         check_micro_batches(udf.__name__, df.sparkSession)
@@ -250,7 +249,7 @@ def _written(
     udf: AsyncUDF[..., Any], df: DataFrame, columns: Sequence[Any], micro_batch: Callable[[], str] = no_micro_batch
 ) -> SinkReport:
     began = time.monotonic()
-    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch), df, columns)
+    figures, letters = run_sink(plan_sink(udf.spec, udf.options, micro_batch, df.sparkSession), df, columns)
     return SinkReport(
         function=udf.__name__,
         **figures.rows._asdict(),

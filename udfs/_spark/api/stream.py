@@ -21,6 +21,7 @@ from ..._functions.signature import refuse_dead_letters
 from ..._functions.watermarks import WatermarkStrategy
 from ..evaluations import ResultRef, StreamSource, read_together, result_plan
 from ..planner import assign_node, filter_node, process_node, source_node, union_node, wait_node
+from ..schemas import check_frame, column_names
 from .decorator import checked_type, udf_of
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ class AsyncStream:
         latency_interval: float | timedelta | None = None,
         redact: bool | Callable[[Any], Any] = False,
     ) -> None:
-        if not hasattr(type(df), "mapInArrow"):
-            raise OptionError(f"AsyncStream takes a DataFrame, not {safe_repr(df)}")
+        check_frame(df, "AsyncStream")
         self._source = StreamSource.of(df, object_reuse, latency_interval, redact)
         self._node: StreamNode = source_node(df)
         self._tag: OutputTag | None = None
@@ -161,7 +161,13 @@ class AsyncStream:
         if udf.options.redact is None and self._source.redact is not None:
             udf = udf.with_options(redact=self._source.redact)
         df = None if self._tag is not None else self._source.frame_before(self._node)
-        return self._then(lambda node: wait_node(node, udf.spec, udf.options, udf.returns, columns, *places, df))
+        session = self._source.session
+
+        def make(node: StreamNode) -> StreamNode:
+            names = column_names(columns, node.schema, df)
+            return wait_node(node, udf.spec, udf.options, udf.returns, names, *places, session=session)
+
+        return self._then(make)
 
     def map(self, function: Rows, returnType: str | DataType | type[Any] | None = None) -> AsyncStream:  # noqa: N803
         """One row for each row: what a plain function returns for the dict of its columns.

@@ -1,0 +1,1 @@
+"""What calls may cost: the option, the amounts, the gate, and what tasks share of it."""

@@ -1,0 +1,108 @@
+"""What an option that limits calls brings, and the task that its gates are made for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from .gate import CallingTask, Gate, Key, LimitKey, Slots
+from .own_limits import OwnLimits
+
+if TYPE_CHECKING:
+    from .._stores.base import ResultStore
+    from .coordinator.client import Coordinator
+    from .coordinator.link import PeriodicTask, TaskLink
+
+    Shared = TypeVar("Shared", bound=PeriodicTask)
+
+Beginning = tuple[str, "Callable[[Coordinator], Awaitable[object]]"]  # a name, and what begins it at the coordinator
+
+
+class Place(Protocol):
+    """What has a place among the costs of an attempt: a rate limit, a budget, a limit by key."""
+
+    @property
+    def by(self) -> Any:
+        """The names of the parameters that make its keys; None: it is not by key."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a function of the row's arguments says what a call costs."""
+
+    def cost_of(self, arguments: Sequence[Any], /) -> float:
+        """What a call with these arguments costs."""
+
+    def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]], /) -> Place:
+        """The same, whose function is asked by way of `of_row`."""
+
+
+class SettledCosts(Protocol):
+    """What settles the costs of attempts at their ends; see `Spending`."""
+
+    ends_task: bool  # whether a budget that is spent ends the task
+    settled_by: dict[int, Any]  # the gates of rate limits, by their places
+    gates: list[Any]  # of budgets, in their order
+
+    def error_of(self, budget: Any, place: int, /) -> Callable[..., Any]:
+        """Makes the error of a call that a budget does not let begin."""
+
+
+class Limit(Protocol):
+    """An option that limits calls: plain data, which brings its gates."""
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether the tasks of a job share it, which needs a coordinator."""
+
+    @property
+    def counted(self) -> Sequence[Place]:
+        """What of it has a place among the costs of an attempt."""
+
+    async def gates(self, task: LimitedTask, first: int, /) -> Sequence[Gate]:
+        """Its gates, in the order in which they are asked; `first`: of its places among those of all limits."""
+
+    def beginnings(self, function: str, /) -> Iterable[Beginning]:
+        """What the driver does at the coordinator before a job, so that first calls of the function need not wait."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitedTask:
+    """One use of a function in a task, for which the gates of its limits are made.
+
+    Attributes:
+        function: a name for the function's limits, which its tasks share.
+        own_function: the same for those that no other task shares.
+        query: the name of what is counted for one query.
+        link: to the coordinator; None: the task is the whole job.
+        shared_clock: seconds, of a clock that all tasks share.
+        wake: lets calls ask again.
+        ask_again: the same for those of a key, which a limit at a place has held back.
+        waiting: how many attempts of a key are aside.
+        learner: the `Learner` of the rate limits, if answers tell their numbers.
+        wanted_calls: how many calls would be in flight if no limit held them back.
+        closing: closes what the gates have opened.
+    """
+
+    task: CallingTask
+    slots: Slots
+    function: str
+    own_function: str
+    query: str
+    own: OwnLimits
+    link: TaskLink | None
+    shared_clock: Callable[[], float]
+    wake: Callable[[], None]
+    ask_again: Callable[[int, Key | None], None]
+    waiting: Callable[[LimitKey], int]
+    wanted_calls: Callable[[], int]
+    spending: SettledCosts
+    learner: Any
+    store: ResultStore | None
+    closing: contextlib.AsyncExitStack
+
+    def owned(self, shared: Shared) -> Shared:
+        """Close it with the task."""
+        self.closing.push_async_callback(shared.close)
+        return shared
