@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +171,28 @@ class TestOnceARow:
             reads = [threads.submit(READS[name], stream) for name in ("main", "letters", "tag", "count")]
             assert all(read.result() for read in reads)
         assert sorted(keys) == list(range(ROWS))
+
+    def test_what_is_closed_during_the_first_read_leaves_no_folder(self, spark: Any, folder: Path) -> None:
+        """It stayed until the next `close`."""
+        seen.begun, seen.closed = threading.Event(), threading.Event()
+
+        def held(row: dict[str, Any]) -> dict[str, Any]:
+            import seen_by_sail
+
+            seen_by_sail.begun.set()
+            assert seen_by_sail.closed.wait(60)
+            return row
+
+        source = AsyncStream(spark.range(0, 1, 1, 1), latency_interval=60.0).map(held)
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            read = threads.submit(source.to_df)
+            assert seen.begun.wait(60)
+            source.close()
+            seen.closed.set()
+            read.result()
+        assert os.listdir(folder) == []
+        assert source.collect() == [(0,)]
+        source.close()
 
     def test_its_columns_are_known_without_a_call(self, stream: Any, keys: list[int], folder: Path) -> None:
         letters = stream.side_output(DEAD_LETTERS)

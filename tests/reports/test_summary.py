@@ -77,7 +77,7 @@ def test_calls_that_have_not_come_back() -> None:
 
 
 def test_an_empty_run() -> None:
-    assert of(seconds=0.5) == "0 functions in 500 ms"
+    assert of(seconds=0.5) == "no function with rows in 500 ms"
     nothing = figures(seconds=0, latency=latencies(0, 0.0), tasks={}, queued={"mean": 0.0, "peak": 0})
     assert "weather (column): no tasks\n  verdict   nothing ran" in of(nothing)
 

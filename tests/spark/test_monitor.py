@@ -283,7 +283,7 @@ def test_a_run_is_for_one_block(spark):
     run = monitor(spark)
     assert run.metrics["functions"] == []
     assert run.summary()
-    assert repr(run) == "<asyncudf.Run: 0 functions in 0 s, so far>"
+    assert repr(run) == "<asyncudf.Run: no function with rows in 0 s, so far>"
     with run:
         pass
     with pytest.raises(AsyncUDFError, match="one block"), run:

@@ -22,7 +22,7 @@ SMALL = SMALLEST // 8  # is full after an eighth of the results
 @pytest.fixture(autouse=True)
 def small_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores may be smaller than those of a user: to fill one takes most of the time of these tests."""
-    monkeypatch.setattr("asyncudf._stores.base.SMALLEST", SMALL)
+    monkeypatch.setattr("asyncudf._stores.local.SMALLEST", SMALL)
 
 
 async def fill(store: Any, first: int, count: int, length: int = 1000, batch: int = 100) -> int:

@@ -304,7 +304,8 @@ class ResultArrays:
             raise ResultError(
                 f"{self._function} returned more than 2 GiB in {len(values)} results; "
                 "Arrow cannot hold them in one batch: set spark.sql.execution.arrow.maxRecordsPerBatch lower "
-                "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached)"
+                "(for a column over a cached table spark.sql.inMemoryColumnarStorage.batchSize, before it is cached), "
+                "or start a server of Sail with a lower SAIL_EXECUTION__BATCH_SIZE"
             )
         return made
 

@@ -7,9 +7,9 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .._engine.operators.memory import TaskBatches
-from .._engine.stored.stored_results import StoredResults
 from .._errors.exceptions import FatalError
 from .._functions.side_outputs import SideTypes
 from .._limits.coordinator.names import TaskIdentity
@@ -18,6 +18,9 @@ from .._observe.counters import TaskCounters
 from .._observe.time_account import SparkThread
 from .._stores.base import in_folder, of_task
 from .function_plan import FunctionPlan
+
+if TYPE_CHECKING:
+    from .._engine.stored.stored_results import StoredResults
 
 
 def _raise(error: BaseException) -> None:
@@ -77,6 +80,8 @@ class TaskEnvironment:
 
     def stored(self, plan: FunctionPlan, *, are_plain: bool = False) -> StoredResults:
         """The function's results in its store; `are_plain`: its arguments are, as in `canonical_rows`."""
+        from .._engine.stored.stored_results import StoredResults  # most workers have no store
+
         assert plan.options.store is not None
         store = of_task(plan.options.store, self.stores)
         if self.folder is not None:

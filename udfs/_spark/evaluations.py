@@ -57,21 +57,34 @@ class KeptResults:
     # be kept when the stream is read.
     #
     # _kept: all kept evaluations
+    # _closed: how often they were closed
     # lock: two threads that read a stream share an evaluation, which may be made while the first one reads
     # evaluated: the evaluation of a stream, by its source and its last node
     # behind: the source behind a side output; one object each, as `evaluated` compares by identity
 
     def __init__(self) -> None:
         self._kept: list[Kept] = []
+        self._closed = 0
         self.lock = threading.Lock()
         self.evaluated: dict[tuple[StreamSource, StreamNode], Evaluated] = {}
         self.behind: dict[ResultRef, tuple[StreamSource, StreamNode]] = {}
 
     def keep(self, df: DataFrame, task: ChainTask, schema: spark.StructType) -> DataFrame:
-        self._kept.append(keep(df, task, schema))
-        return self._kept[-1].frame
+        with self.evaluating():
+            kept = keep(df, task, schema)
+            self._kept.append(kept)
+        return kept.frame
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """What is kept in the block is closed at its end if another thread has closed all meanwhile."""
+        closed = self._closed
+        yield
+        if self._closed != closed:
+            self.close()
 
     def close(self) -> None:
+        self._closed += 1
         self.evaluated.clear()
         with contextlib.ExitStack() as stack:
             while self._kept:
@@ -134,7 +147,7 @@ class StreamSource:
         results = [result_plan(node), *self._side_results(node)]
         if alone or df.isStreaming or len(results) == 1:
             return self.evaluate(df, [result])
-        with self.kept.lock:
+        with self.kept.lock, self.kept.evaluating():
             if (self, node) not in self.kept.evaluated:
                 self.kept.evaluated[self, node] = self.kept.keep(df, *self.stage(df, results)), results
             evaluated, known = self.kept.evaluated[self, node]

@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asyncudf.queues._public import public
 
@@ -18,9 +18,13 @@ from .._errors.checks import Seconds, optional, plain_function, seconds, text
 from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import error_text
 from .._errors.safe import safe_repr, type_name
-from .lmdb_files import NOT_ON_WINDOWS
-from .local import LARGEST, SMALLEST, LocalFolder, LocalResults
-from .redis import RedisResults, RedisServer, checked_url
+
+if TYPE_CHECKING:  # loaded by what makes or opens such a store: most workers have none
+    from .local import LocalFolder, LocalResults
+    from .redis import RedisResults, RedisServer
+
+    Location = LocalFolder | RedisServer  # where the results of a store are: plain values, which travel
+    Connection = LocalResults | RedisResults  # the open results of a location
 
 Key = Callable[..., Any]
 
@@ -86,6 +90,8 @@ class ResultStore:
             OptionError: a value that cannot work, or lmdb or msgspec is not installed.
         """
         need("ResultStore.executor", "store", "lmdb", "msgspec")
+        from .local import LocalFolder
+
         return _BuiltInStore(LocalFolder(None, _size(max_bytes)), ttl, error_ttl, key)
 
     @classmethod
@@ -112,6 +118,8 @@ class ResultStore:
             OptionError: a value that cannot work, or lmdb or msgspec is not installed, or this is Windows.
         """
         need("ResultStore.disk", "store", "lmdb", "msgspec")
+        from .local import LocalFolder
+
         return _BuiltInStore(LocalFolder(_folder(path), _size(max_bytes)), ttl, error_ttl, key)
 
     @classmethod
@@ -134,6 +142,8 @@ class ResultStore:
             OptionError: a value that cannot work, or redis or msgspec is not installed.
         """
         need("ResultStore.redis", "redis", "redis", "msgspec")
+        from .redis import RedisServer, checked_url
+
         return _BuiltInStore(RedisServer(checked_url(url), text(prefix, "prefix")), ttl, error_ttl, key)
 
     async def open(self) -> None:
@@ -188,10 +198,6 @@ class Leases(Protocol):
 
     def close(self) -> None:
         """End all leases of this object."""
-
-
-Location = LocalFolder | RedisServer  # where the results of a store are: plain values, which travel
-Connection = LocalResults | RedisResults  # the open results of a location
 
 
 class _BuiltInStore(ResultStore):
@@ -286,8 +292,8 @@ def in_folder(store: ResultStore, folder: str) -> ResultStore:
     """The same store; an executor's has a folder beside `folder` for each size."""
     if not isinstance(store, _BuiltInStore):
         return store
-    location = store.location
-    if not isinstance(location, LocalFolder) or location.path is not None:
+    location: Any = store.location
+    if location.kind != "executor":
         return store
     location = dataclasses.replace(location, path=f"{folder}-{location.max_bytes}")
     return _BuiltInStore(location, store.ttl, store.error_ttl, store.key)
@@ -330,6 +336,8 @@ def _folder(path: Any) -> str:
     if not isinstance(given, str) or not given or "\0" in given:
         raise OptionError(f"path must be that of a folder, a text, not {safe_repr(path)}")
     if sys.platform == "win32":
+        from .lmdb_files import NOT_ON_WINDOWS
+
         raise OptionError(NOT_ON_WINDOWS)
     found = os.path.abspath(os.path.expanduser(given))
     if os.path.lexists(found) and not os.path.isdir(found):
@@ -343,6 +351,8 @@ def _folder(path: Any) -> str:
 
 
 def _size(max_bytes: int) -> int:
+    from .local import LARGEST, SMALLEST
+
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not SMALLEST <= max_bytes <= LARGEST:
         raise OptionError(
             f"max_bytes must be a whole number of at least {SMALLEST} and at most {LARGEST}, not {safe_repr(max_bytes)}"

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .base import ResultStore, location_of
-from .local import LocalFolder
-from .redis import RedisServer
 
 Kept = TypeVar("Kept")
 
@@ -28,7 +26,7 @@ end
 def keeps_ledgers(store: ResultStore | None) -> bool:
     """Whether what was spent of a budget with a name is kept beside the results for the next run."""
     location = location_of(store)
-    return isinstance(location, RedisServer) or (isinstance(location, LocalFolder) and location.path is not None)
+    return location is not None and location.kind in ("redis", "disk")
 
 
 @contextlib.asynccontextmanager
@@ -36,14 +34,15 @@ async def kept_beside(
     store: ResultStore | None, budget: str, on_redis: Callable[[Any, str], Kept], in_folder: Callable[[Path], Kept]
 ) -> AsyncIterator[Kept | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
-    location = location_of(store)
-    if isinstance(location, RedisServer):
+    location: Any = location_of(store)
+    kind = None if location is None else location.kind
+    if kind == "redis":
         client = location.client()
         try:
             yield on_redis(client, f"{location.prefix}:asyncudf.budget:{budget}")
         finally:
             await client.aclose()
-    elif isinstance(location, LocalFolder) and location.path is not None:
+    elif kind == "disk":
         yield in_folder(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
     else:
         yield None

@@ -47,7 +47,7 @@ class StoredFailure:
 
 
 class SingleResults(Sequence[list[Any]]):
-    """The results of keys that have one each: lists of one, which are made for whoever looks at them so."""
+    """The results of keys that have one each: lists of one, made when they are read."""
 
     def __init__(self, results: list[Any]) -> None:
         self.results = results

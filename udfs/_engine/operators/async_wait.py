@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncudf.queues import OrderedStreamElementQueue, StreamElement, StreamElementQueue, UnorderedStreamElementQueue
 
@@ -32,14 +32,16 @@ from ..calls.row import Row
 from ..calls.service import Service
 from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
-from ..stored.sharing import StoreSharing
-from ..stored.stored_results import StoredResults
 from .input import MicroBatch
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
 from .outputs import Output
 from .run import BURST, Run, RunEnd
+
+if TYPE_CHECKING:
+    from ..stored.sharing import StoreSharing
+    from ..stored.stored_results import StoredResults
 
 # Rows that leave before timers and the mailbox get their turn. More than calls that return at once can add before the
 # next turn, or a long queue would never shrink.
@@ -141,6 +143,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         )  # fmt: skip
         self._sharing: StoreSharing | None = None
         if stored is not None:
+            from ..stored.sharing import StoreSharing  # most workers have no store
+
             self._sharing = sharing = StoreSharing(
                 self, stored, options, self._calls, self._queue, self._buffer, request_batch,
                 is_single=not spec.many_results,

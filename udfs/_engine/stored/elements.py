@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncudf.queues import StreamElement, StreamRecord
 
-from .stored_results import Found
+if TYPE_CHECKING:
+    from .stored_results import Found
 
 KEY_BYTES_MORE = 320  # bytes by which a `LookedUpRow` is larger than a record, with its key
 

@@ -36,7 +36,7 @@ def summary(metrics: Mapping[str, Any]) -> str:
     """What `run.metrics` holds, in a few lines for each function; each at most 100 characters wide."""
     functions = metrics.get("functions") or ()
     so_far = "" if metrics.get("is_over") else ", so far"
-    names = "1 function" if len(functions) == 1 else f"{count(len(functions))} functions"
+    names = {0: "no function with rows", 1: "1 function"}.get(len(functions), f"{count(len(functions))} functions")
     lines = [f"{names} in {seconds(metrics.get('seconds'))}{so_far}"]
     for function in functions:
         head = f"{one_line(function.get('function'))} ({function.get('entry_point')}): {_tasks(function)}"
