@@ -108,6 +108,21 @@ class TestDeadline:
             assert harness.output == [3.0, None, 1.0, None, None]
         assert times == [3.0, 4.0, 5.0, 7.0, 9.0]
 
+    @pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+    def test_those_of_one_moment_end_in_the_order_of_their_rows(self, limit: str) -> None:
+        cancelled = []
+
+        async def call(x: int) -> int:
+            try:
+                return await asyncio.sleep(9 + x / 100, x)
+            except asyncio.CancelledError:
+                cancelled.append(x)
+                raise
+
+        options: Any = {limit: 2.0, "on_error": "null"}
+        assert run_rows(call, range(40), output_mode="unordered", **options) == [None] * 40
+        assert cancelled == [*range(40)]
+
     def test_a_thread_that_is_late_keeps_neither_its_row_nor_its_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import threading
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, Unpack
 import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
-from asyncudf.queues._elements import ELEMENT_TYPES
 from asyncudf.queues._public import public
 
 from .._arrow.objects import has_objects, stored_type
@@ -40,6 +39,8 @@ from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed, side_output_type
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
+
+ELEMENTS = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)
 
 
 @public("asyncudf.testing")
@@ -195,11 +196,11 @@ def chain_of(
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputElement]:
     """Rows as a user writes them as elements for an operator."""
-    spec, counts, kinds = udf.spec, set[int](), ELEMENT_TYPES
+    spec, counts = udf.spec, set[int]()
     takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
         value, timestamp = row, None
-        if isinstance(row, kinds):
+        if isinstance(row, ELEMENTS):
             if not isinstance(row, StreamRecord):
                 yield row
                 continue

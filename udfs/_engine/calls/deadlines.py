@@ -75,13 +75,21 @@ class Deadlines(Generic[Watched]):
 
     def _fire(self) -> None:
         self.timer = None
+        due = list[Watched]()
+        now = self._clock() + CLOCK_ROUNDING
         for one, when in self._running():
             if one not in self.own:
                 self.move(one, when)
+                if when <= now:  # its timer would fire in the next turn of the loop, which may take long
+                    due.append(one)
+        for one in due:
+            if one in self.own:  # to expire one may stop another
+                self._end(one)
 
     def _end(self, one: Watched) -> None:
-        when, _ = self.own.pop(one)
+        when, _ = self.own[one]
         if when > self._clock() + CLOCK_ROUNDING:  # the time of a loop may be coarser
             self.move(one, when)
         else:
+            self.stop(one)
             self._expire(one)
