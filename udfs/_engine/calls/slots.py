@@ -190,7 +190,7 @@ class SlotPool:
         self.capacity = capacity
         self._most_abandoned = MOST_HUNG * capacity
         self.most = 0
-        self._slots: set[CallSlot] = set()
+        self._slots: dict[CallSlot, None] = {}  # in order: calls that are late together end in it
         self._active = 0
         self._leader: CallSlot | None = None
         self._context: contextvars.Context | None = None
@@ -238,7 +238,7 @@ class SlotPool:
         self._account.enter(State.CALLS_BUSY)  # until it turns out that slots are left
         slot = self._leader = CallSlot(self._context.copy())
         self._active += 1
-        self._slots.add(slot)
+        self._slots[slot] = None
         slot.task = _SlotTask(slot, self._operator.work(slot), self._operator.loop)
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
@@ -279,7 +279,7 @@ class SlotPool:
     def _leave(self, slot: CallSlot) -> None:
         del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
         slot.own.slot = None
-        self._slots.discard(slot)
+        self._slots.pop(slot, None)
         if not slot.has_retired:
             self._active -= 1
         self.release(slot)
