@@ -266,6 +266,10 @@ def _type_of(values: Sequence[Any]) -> pa.DataType:
 
 
 def _series_values(series: Any, declared: pa.DataType | None) -> list[Any]:
+    # Of nested values pandas makes others: of a map a list of pairs, of a NULL in an array of structs its own NA.
+    inner = getattr(series.dtype, "pyarrow_dtype", None)
+    if inner is not None and pa.types.is_nested(inner):
+        return _as_declared(read_back(pa.array(series)), declared, inner)
     return _as_declared(_with_none(series), declared, series.dtype)
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger("asyncudf")
 Given = Callable[[], Any]  # plain or async
 NOT_IDEMPOTENT = ("POST", "PATCH")
 KEY = "Idempotency-Key"
-# aiohttp repeats a request by itself if a kept connection was dropped, and has no option for it. Its own test client
+# aiohttp repeats a request by itself if its connection was dropped, and has no option for it. Its own test client
 # uses this attribute; tests/http/test_session.py checks that it is still there.
 REPEATS = "_retry_connection"
 # Where aiohttp reads ~/.netrc, with `trust_env`. What it finds there would take the place of the session's own header.
