@@ -272,8 +272,8 @@ class SettleTask(Task):
             keys, errors = arrow_batch.column("key").to_pylist(), arrow_batch.column("error").to_pylist()
             # Only costs are about arguments, which may be large.
             arguments = self.arguments(arrow_batch.column("arguments")) if self.work.budgets else [()] * len(keys)
-            parts = arrow_batch.column("part").to_pylist()
-            for part, key, row, error in zip(parts, keys, arguments, errors, strict=True):
+            names = arrow_batch.column("part").to_pylist()
+            for part, key, row, error in zip(names, keys, arguments, errors, strict=True):
                 parts.setdefault(part, {})[key] = (row, error)
         for part, requests in parts.items():
             over = self.over[part]
