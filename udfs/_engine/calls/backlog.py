@@ -22,9 +22,8 @@ class Backlog:
     `may_go_on` says whether a row still needs an attempt; one that is late has its answer then.
     """
 
-    # aside: attempts whose key is at its limit
-    # ready: attempts that may begin. Their rows were READY when they were put there: one that is late since is not, and
-    # is left out. A row is there once while it is READY.
+    # Rows of attempts that are `ready` were READY when they were put there: one that is late since is not, and is left
+    # out. A row is there once while it is READY.
 
     def __init__(
         self,
@@ -37,9 +36,9 @@ class Backlog:
     ) -> None:
         self._operator, self._pool, self._service, self._bounds = operator, pool, service, bounds
         self._may_go_on, self._weight_of = may_go_on, weight_of
-        self.ready: deque[Attempt] = deque()
-        self._backing_off: set[Row] = set()
-        self.aside = KeyLines(operator, self.put)
+        self.ready: deque[Attempt] = deque()  # attempts that may begin
+        self._backing_off: set[Row] = set()  # rows that wait before they are ready again
+        self.aside = KeyLines(operator, self.put)  # attempts whose key is at its limit
 
     @property
     def later(self) -> int:

@@ -48,11 +48,6 @@ class RowLifecycle:
     # An attempt ends once: `_end` takes it out of its slot, tells what it did cost and how it ended, and gives the rows
     # that are still its own to `_decide`. A row whose deadline comes leaves its attempt before; with the last of its
     # rows an attempt is cut.
-    #
-    # asks: whether the function can ask which row it works on
-    # function: what is called for a row, if the function takes one row and returns one result; else None
-    # longest_turn: seconds of calls that return at once, after which a slot yields to the event loop
-    # _running_on: rows of which a ResultFuture has ended an attempt, with the slots of coroutines that run on
 
     def __init__(
         self,
@@ -85,6 +80,7 @@ class RowLifecycle:
         self._policy = ErrorPolicy(options, spec.name, partition)
         self.decisions = Decisions(options)
         self.counts = OperatorCounts(counters, redacted=options.redacted)
+        # What is called for a row, if the function takes one row and returns one result; else None.
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing: RowSharing | None = None
@@ -92,6 +88,7 @@ class RowLifecycle:
         self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
+        # Rows of which a ResultFuture has ended an attempt, with the slots of coroutines that run on.
         self._running_on: dict[Row, list[Slot]] = {}
         self.deadlines = Deadlines[Row](
             self._loop, self.clock, options.timeout, self._rows_with_deadlines, partial(self._due, self._expire)
@@ -103,9 +100,11 @@ class RowLifecycle:
             self._attempts_with_limits,
             partial(self._due, self._attempt_expired),
         )
-        # No longer than a row or an attempt may take, or deadlines would be seen too late.
+        # Seconds of calls that return at once, after which a slot yields to the event loop. No longer than a row or an
+        # attempt may take, or deadlines would be seen too late.
         self.longest_turn = min(LONGEST_TURN, options.timeout or math.inf, options.attempt_timeout or math.inf)
-        # The function, or a resource of it, may ask for its row; limits that are learned, for when the call began.
+        # Whether the function, or a resource of it, may ask for its row, or limits that are learned for when its call
+        # began.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
         self.asks = spec.has_context or asking or service.learner is not None
         # An attempt gets copies of arguments that it could edit, as another attempt may follow: lists and dicts, and

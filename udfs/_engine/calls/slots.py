@@ -175,12 +175,8 @@ class SlotPool:
     # its own call waits, so there are as many slots as calls that wait, and one is enough for a function that never
     # does. Not `capacity` slots from the start: each slot without a row would need a future that wakes it.
     #
-    # _slots: all slots that have not ended, also abandoned ones: close() ends them
-    # _active: how many of these are not abandoned; _active <= capacity, unless capacity has shrunk
-    # _leader: the slot that takes rows, or is about to; after each wake() there is one if has_work() and
-    # _active < capacity
-    # _context: None before open() and after close(), when no slot may start
-    # most: calls that were in flight together
+    # _active <= capacity, unless capacity has shrunk
+    # After each wake() there is a leader if has_work() and _active < capacity.
 
     def __init__(self, operator: HostOperator, capacity: int, *, has_uncalled: bool) -> None:
         self._operator = operator
@@ -189,11 +185,12 @@ class SlotPool:
         self._has_uncalled = has_uncalled
         self.capacity = capacity
         self._most_abandoned = MOST_HUNG * capacity
-        self.most = 0
-        self._slots: dict[Slot, None] = {}  # in order: calls that are late together end in it
-        self._active = 0
-        self._leader: Slot | None = None
-        self._context: contextvars.Context | None = None
+        self.most = 0  # calls that were in flight together
+        # All that have not ended, also abandoned ones: close() ends them. In order: late ones end in it.
+        self._slots: dict[Slot, None] = {}
+        self._active = 0  # how many of these are not abandoned
+        self._leader: Slot | None = None  # the slot that takes rows, or is about to
+        self._context: contextvars.Context | None = None  # None before open() and after close(), when no slot may start
 
     def open(self) -> None:
         """Let `wake` start slots; they find the context variables of the caller."""

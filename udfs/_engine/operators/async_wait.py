@@ -89,10 +89,6 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
-    # is_taking: an element is on its way from the input to its place, and none may pass it
-    # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
-    # _may_leave: how many elements may leave before that turn; _leaving_context: without the variables of any call
-    # _is_plain: rows are called as soon as they have their places, if no limit has to be asked
 
     def __init__(
         self,
@@ -130,7 +126,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
             self._memory = QueueMemory(self._queue, limit, options.open_calls * bounds.size, sizes, batches)
             batches.watch(self._memory.update, self.pump)
-        self._leaving_context = contextvars.copy_context()
+        self._leaving_context = contextvars.copy_context()  # without the variables of any call
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.counted, spec)
@@ -157,9 +153,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if bounds.size > 1:
             self._group = RowGroup(bounds, self._lifecycle.weight_of, options.batch_linger, loop, self._pool.wake)
         self._wanted_rows = max(options.slots, bounds.size)
-        self.is_taking = self._is_pumping = self._will_pump = False
-        self._may_leave = LEAVE_AT_ONCE
-        self._is_plain = False
+        self.is_taking = False  # an element is on its way from the input to its place, and none may pass it
+        self._is_pumping = False  # rows leave
+        self._will_pump = False  # `pump` is called in the next turn of the loop
+        self._may_leave = LEAVE_AT_ONCE  # how many elements may leave before that turn
+        self._is_plain = False  # rows are called as soon as they have their places, if no limit has to be asked
         self._fast_path: FastPath | None = None
 
     def observe(self, observer: Gate) -> None:

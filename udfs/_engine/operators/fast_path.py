@@ -61,8 +61,6 @@ class FastPath:
     # put. All that can be seen is done for each row: its latency, the context that it finds, whether there is a place,
     # whether the task has ended. No deadline comes before the time at which the event loop gets its turn: a result
     # after that time goes on through the queue, where it is checked.
-    #
-    # _called, _began: the row in the first step of its call, and when that began; no element passes it
 
     def __init__(
         self,
@@ -78,8 +76,8 @@ class FastPath:
         self._operator, self._lifecycle = operator, lifecycle
         self._source, self._queue, self._output = source, queue, output
         self._starts, self._returned, self._is_over = starts, returned, is_over
-        self._called: Any = None
-        self._began = 0.0
+        self._called: Any = None  # the row in the first step of its call; no element passes it
+        self._began = 0.0  # when that step began
 
     @classmethod
     def suits(cls, lifecycle: RowLifecycle, output: StreamOutput) -> bool:

@@ -27,25 +27,22 @@ class InputBuffer:
     """Batches of elements, in order; asks for another batch when the last one begins."""
 
     # Batches stay iterators, and `current` is open to `_call_rows`, so that taking a row costs one step of a C
-    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
+    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_single`.
     # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
     #
     # may_have_more is False only when every element has been taken
-    # has_ended: nothing more is fed
-    # _single: elements that were put one by one and not taken; _reads_single: one of _batches, or `current`, reads it
-    # current: yields the rest of _inserted, then the rest of _behind
-    # _is_listed: `values` reads the batches, and asks for no more
 
     def __init__(self, request_rows: Callable[[], None]) -> None:
         self._request_rows = request_rows
         self._batches: deque[Iterator[InputElement]] = deque()
-        self.current: Iterator[InputElement] = iter(())
+        self.current: Iterator[InputElement] = iter(())  # yields the rest of _inserted, then the rest of _behind
         self._behind = self.current
         self.may_have_more = False
-        self.has_ended = False
-        self._single: deque[StreamElement] = deque()
+        self.has_ended = False  # nothing more is fed
+        self._single: deque[StreamElement] = deque()  # put one by one and not taken
         self._inserted: deque[InputElement] = deque()
-        self._is_listed = self._reads_single = False
+        self._reads_single = False  # one of _batches, or `current`, reads _single
+        self._is_listed = False  # `values` reads the batches, and asks for no more
 
     @property
     def waiting(self) -> int:
@@ -164,8 +161,7 @@ class RowGroup:
     # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
     # group must not wait for more rows when the queue has no place for them: `is_starved` says so.
     #
-    # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one; _has_waited: it has
-    # fired; _weight: of all rows; _next: a row that would have made the group too heavy, and begins the next one
+    # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one
 
     bounds: GroupBounds
     weight_of: Callable[[Row], float | None]
@@ -174,9 +170,10 @@ class RowGroup:
     wake: Callable[[], None]
     _rows: list[Row] = dataclasses.field(default_factory=list, init=False)
     _timer: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
+    # A row that would have made the group too heavy, with its weight; it begins the next one.
     _next: tuple[Row, float] | None = dataclasses.field(default=None, init=False)
-    _has_waited = False
-    _weight = 0.0
+    _has_waited = False  # whether _timer has fired
+    _weight = 0.0  # of all rows
 
     def __len__(self) -> int:
         return len(self._rows)

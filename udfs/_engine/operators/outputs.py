@@ -296,8 +296,6 @@ class RecordWriterOutput(StreamOutput):
     # rows would not fit into memory, nor into one Arrow array; `linger`, as a slow service fills no batch for minutes.
     #
     # len(_values) == len(_origins) < rows between two calls; both lists are the same ones as long as the output lives
-    # _weight: what they weigh, if they are weighed
-    # _timer: set while there are rows; _failure: its error, for the next caller
 
     def __init__(
         self,
@@ -316,9 +314,9 @@ class RecordWriterOutput(StreamOutput):
         self._loop = loop
         self._weigh = weigh
         self._max_bytes = max_bytes
-        self._weight = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._failure: Exception | None = None
+        self._weight = 0  # of the values, if they are weighed
+        self._timer: asyncio.TimerHandle | None = None  # set while there are rows
+        self._failure: Exception | None = None  # the timer's error, for the next caller
         self._values: list[Any] = []
         self._origins: list[Any] = []
         if weigh is None:

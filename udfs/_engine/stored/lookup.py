@@ -51,9 +51,6 @@ class LookupAhead:
     # Elements pass through three places: _pending, _in_lookup, and the buffer. At most one part that was looked up is
     # ready behind the part that rows are taken from, as results wait in memory there. The buffer asks for more when it
     # starts on its last part: then the next part is looked up, and only when there is none a batch is asked for.
-    #
-    # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
-    # _ended: nothing more is fed; the buffer ends when everything has been looked up
 
     operator: HostOperator
     stored: StoredResults
@@ -63,7 +60,9 @@ class LookupAhead:
     is_single: bool = dataclasses.field(kw_only=True)
     _pending: deque[deque[Any]] = dataclasses.field(default_factory=deque, init=False)
     _in_lookup: list[Any] = dataclasses.field(default_factory=list, init=False)
-    _is_open = _ended = False
+    _is_open = False
+    _ended = False  # nothing more is fed; the buffer ends when everything has been looked up
+    # One lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do.
     _task: asyncio.Task[None] | None = dataclasses.field(default=None, init=False)
     _context: contextvars.Context = dataclasses.field(default_factory=contextvars.copy_context, init=False)
 

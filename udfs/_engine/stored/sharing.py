@@ -46,13 +46,13 @@ LONGEST_SHARED_WAIT = 180.0  # seconds that a row without a timeout waits for th
 class ClaimPace:
     """As many as begin before a claim of now is old, by how many have begun since the claims before."""
 
-    # ahead: how many may wait to begin, whatever slots are free; at most twice as many as before
-    # _claimed: attempts so far. Those that do not wait to begin have begun, needed no call in the end, or are held: as
-    # many others may be claimed. A retry that waits counts like a new call.
-    # _last: when the claims before began, and how many attempts did not wait any more then
+    # Claimed attempts that do not wait to begin have begun, needed no call in the end, or are held: as many others may
+    # be claimed. A retry that waits counts like a new call.
 
     def __init__(self) -> None:
-        self.ahead, self._claimed, self._last = 1, 0, (0.0, 0)
+        self.ahead = 1  # how many may wait to begin, whatever slots are free; at most twice as many as before
+        self._claimed = 0  # attempts so far
+        self._last = (0.0, 0)  # when the claims before began, and how many attempts did not wait any more then
 
     def claimed(self, attempts: int, *, began: float, ready: int, seconds: float, most: int) -> None:
         """So many attempts were claimed, from `began` on, when others were `ready` to begin.
@@ -76,9 +76,8 @@ class Claims:
     # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its group is
     # full. A row that waits for a lease holds neither another lease nor a slot.
     #
-    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows: by the key,
-    # with the time when it waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it
-    # out.
+    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows. A row that is
+    # tried again is in _undecided too, until `_leased` takes it out.
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Claims:
         self._patience = LONGEST_SHARED_WAIT if options.timeout is None else options.timeout
         self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
         self._undecided: list[Attempt] = []
-        self._waiting_rows: dict[bytes, tuple[Row, float]] = {}
+        self._waiting_rows: dict[bytes, tuple[Row, float]] = {}  # by the key, with the time when each waits no longer
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_WAIT
