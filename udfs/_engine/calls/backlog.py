@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from .attempt import Attempt
+from .gatekeeper import Gatekeeper
 from .invokers import GroupBounds
 from .key_lines import KeyLines
 from .row import Row, RowState
-from .service import Service
 from .slots import HostOperator, SlotPool
 
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
@@ -29,12 +29,12 @@ class Backlog:
         self,
         operator: HostOperator,
         pool: SlotPool,
-        service: Service,
+        gatekeeper: Gatekeeper,
         bounds: GroupBounds,
         may_go_on: Callable[[Row], bool],
         weight_of: Callable[[Row], float | None],
     ) -> None:
-        self._operator, self._pool, self._service, self._bounds = operator, pool, service, bounds
+        self._operator, self._pool, self._gatekeeper, self._bounds = operator, pool, gatekeeper, bounds
         self._may_go_on, self._weight_of = may_go_on, weight_of
         self.ready: deque[Attempt] = deque()  # attempts that may begin
         self._backing_off: set[Row] = set()  # rows that wait before they are ready again
@@ -112,7 +112,7 @@ class Backlog:
         is_joint = self._bounds.is_many and not as_one
         for part in [rows] if as_one and rows else [(row,) for row in rows]:
             self.put(Attempt(part, may_be_joined=is_joint))
-        if is_joint and self._service.has_rate_limit:
+        if is_joint and self._gatekeeper.has_rate_limit:
             self._operator.loop.call_later(GATHERED_FOR, self._pool.wake)
 
     def waits_for_more(self) -> bool:
@@ -120,7 +120,7 @@ class Backlog:
         # Attempts behind the first one wait with it, also those that no other row joins: for `GATHERED_FOR` at most, as
         # each row that waits for others has a timer that wakes the pool. What ends the wait before wakes it too.
         first = self.ready[0]
-        if not (first.may_be_joined and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
+        if not (first.may_be_joined and self._gatekeeper.has_rate_limit) or len(self.ready) >= self._bounds.size:
             return False
         (row,) = first.rows
         end = row.trouble.ready + GATHERED_FOR - TIMERS_EARLY

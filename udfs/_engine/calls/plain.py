@@ -77,19 +77,19 @@ def returning(lifecycle: RowLifecycle, complete: Callable[[Row, Any], object]) -
             value = result if validate is None else validate(result)
         except BaseException as error:  # to check it again would run code of the user's again
             if attempt.is_settled:  # it has its price, though it does not fit
-                lifecycle.service.spending.settle(attempt, (result,), None, is_cut=False)
+                lifecycle.gatekeeper.spending.settle(attempt, (result,), None, is_cut=False)
             lifecycle.coroutine_ended(slot, attempt, None, error)
             return now
         slot.attempt = row.attempt = None
         row.state = over
         if attempt.has_asked:
-            service = lifecycle.service
+            gatekeeper = lifecycle.gatekeeper
             if attempt.reserved is not None:
-                service.spending.settle(attempt, (result,), None, is_cut=False)
-            service.ended(attempt, None, now)
+                gatekeeper.spending.settle(attempt, (result,), None, is_cut=False)
+            gatekeeper.ended(attempt, None, now)
             if attempt.keys:
                 lifecycle.backlog.aside.ended(attempt)
-            if service.held_failures is not None:
+            if gatekeeper.held_failures is not None:
                 lifecycle.evaluate_held()
         latencies.append(now - row.started)  # type: ignore[operator]
         if own_deadlines:

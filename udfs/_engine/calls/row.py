@@ -62,7 +62,7 @@ class Trouble:
         self.refused: float | None = None  # when its first refusal came
         self.uncounted = 0  # attempts that retries do not count, as the service was too busy, or dead
         self.idle = 0.0  # seconds since the row's time has started in which no attempt ran
-        self.pauses = 0.0  # `Service.paused_seconds` when its deadline was last set or moved
+        self.pauses = 0.0  # `Gatekeeper.paused_seconds` when its deadline was last set or moved
         self.ready = 0.0  # when its back-off was over
         self.waited = 0.0  # seconds of back-off after attempts that have failed, so far
 

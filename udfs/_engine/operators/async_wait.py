@@ -24,12 +24,12 @@ from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..calls.attempt import Attempt
+from ..calls.gatekeeper import Gatekeeper
 from ..calls.invokers import Costs, GroupBounds, GroupCodec, Invoker, invoker_of
 from ..calls.lifecycle import RowLifecycle
 from ..calls.plain import returning, starting
 from ..calls.resources import Opening, closing, opened
 from ..calls.row import Row
-from ..calls.service import Service
 from ..calls.slots import Slot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
 from .fast_path import BURST, FastPath, FastPathEnd
@@ -72,8 +72,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """
 
     # The order of wrapping: store( deadline( retry( limits( slot( attempt_timeout( function )))))); that of the limits
-    # is in `Service`. A row asks the store before it has a deadline, and its result is written after the deadline has
-    # been stopped.
+    # is in `Gatekeeper`. A row asks the store before it has a deadline, and its result is written after the deadline
+    # has been stopped.
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
@@ -130,11 +130,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.counted, spec)
-        self._service = Service(
+        self._gatekeeper = Gatekeeper(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
         self._lifecycle = RowLifecycle(
-            self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
+            self, spec, options, self._pool, self._gatekeeper, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
         )  # fmt: skip
         self._sharing: StoreSharing | None = None
@@ -162,7 +162,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def observe(self, observer: Gate) -> None:
         """Ask this gate before each attempt; before `running`."""
-        self._service.observe(observer)
+        self._gatekeeper.observe(observer)
 
     @property
     def available(self) -> int:
@@ -181,11 +181,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Open the function; at the end of the block wait until everything is emitted, close, and end the output."""
         async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
             async with contextlib.AsyncExitStack() as stack:
-                learner = self._service.learner
+                learner = self._gatekeeper.learner
                 TELL_LIMITS.set(None if learner is None else learner.tell)
                 resources = await stack.enter_async_context(opened(self._spec, self._context, self._opening))
                 stack.callback(self._lifecycle.close)
-                await stack.enter_async_context(self._service.running(self._lifecycle.backlog.aside))
+                await stack.enter_async_context(self._gatekeeper.running(self._lifecycle.backlog.aside))
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
                 self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
                 with self._owning_its_end():
@@ -218,10 +218,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _may_fail(self) -> Callable[[str], None]:
         """The value of FAIL_TASK."""
-        failed = self._service.failed
+        failed = self._gatekeeper.failed
 
         def fail(mistake: str) -> None:
-            if failed != self._service.failed:
+            if failed != self._gatekeeper.failed:
                 return
             error = FatalError(f"{self.name} {mistake}")
             if asyncio._get_running_loop() is self.loop:
@@ -261,7 +261,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._is_pumping = False
         self._finish_if_drained()
         self._pool.wake()
-        if self._service.held_failures is not None and self._pool.is_idle:  # no slot ends and decides about these
+        if self._gatekeeper.held_failures is not None and self._pool.is_idle:  # no slot ends and decides about these
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def pump_soon(self) -> None:
@@ -304,7 +304,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _must_take_without_slot(self) -> bool:
         """Whether no slot comes soon that would take in elements which need none."""
         # All slots may be held by coroutines that run on after their rows are done.
-        if not (self._pool.is_full or self._service.closed_by is not None):
+        if not (self._pool.is_full or self._gatekeeper.closed_by is not None):
             return False
         # Without rows that need no call there are only markers, and one behind rows has time until they have left.
         return self._queue.places > 0 if self._has_uncalled else self._queue.is_empty()
@@ -405,8 +405,8 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         backlog = self._lifecycle.backlog
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
-            self._service.held_failures is not None
-            and self._service.is_broken
+            self._gatekeeper.held_failures is not None
+            and self._gatekeeper.is_broken
             and not backlog.has_new
             and self._may_form_call()
         )
@@ -474,16 +474,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         try:
             slot.capture_baseline()
             while not (self._finished.done() or slot.is_dirty()):
-                if self._service.closed_by is not None:
+                if self._gatekeeper.closed_by is not None:
                     if self._pool.is_led_by_another(slot):
                         break
-                    await self._service.reopened()
+                    await self._gatekeeper.reopened()
                     continue
                 calls = self._call_rows if self.may_call_rows() else self._call_each
                 if await notify_on_suspend(calls(slot), slot, self._pool.release):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
-                elif self._service.closed_by is None and not self._has_ready():
+                elif self._gatekeeper.closed_by is None and not self._has_ready():
                     break
         except BaseException as error:  # the source or the output failed, not a row
             if slot.has_retired or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
@@ -491,12 +491,12 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.fail(error)
         finally:
             self._pool.retire(slot)
-            self._service.slot_is_free()
+            self._gatekeeper.slot_is_free()
             self._lifecycle.evaluate_held()
             self._finish_if_drained()
 
     def may_call_rows(self) -> bool:
-        is_free = self._is_plain and self._service.asks_nothing
+        is_free = self._is_plain and self._gatekeeper.asks_nothing
         return is_free and not (self._lifecycle.backlog.ready or self.is_taking)
 
     async def _call_rows(self, slot: Slot) -> bool:
@@ -511,7 +511,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 return True
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        lifecycle, service, source, queue = self._lifecycle, self._service, self._buffer, self._queue
+        lifecycle, gatekeeper, source, queue = self._lifecycle, self._gatekeeper, self._buffer, self._queue
         function, starts, returned, clock = lifecycle.function, self._starts, self._returned, lifecycle.clock
         entries, put_record = queue.entries, queue.put_record
         ready, is_over = lifecycle.backlog.ready, self._finished.done
@@ -540,7 +540,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     end = started + longest_turn
                 elif started > end:
                     return True
-                if ready or source.current is not rows or len(entries) >= queue.most or not service.asks_nothing:
+                if ready or source.current is not rows or len(entries) >= queue.most or not gatekeeper.asks_nothing:
                     break
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
@@ -573,14 +573,14 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """
         lifecycle, returned, is_direct = self._lifecycle, self._returned, self._lifecycle.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
-        while self._service.closed_by is None and (attempt := self._next_attempt()) is not None:
+        while self._gatekeeper.closed_by is None and (attempt := self._next_attempt()) is not None:
             result = None  # or the last result would live on through this call
             if lifecycle.begin(slot, attempt):
                 try:
                     result = await lifecycle.start(slot, attempt)
                 except BaseException as error:  # every error of the user's code has its policy
                     lifecycle.coroutine_ended(slot, attempt, None, error)
-                    if not self._service.asks_nothing:  # limits have to know of other failures before the next call
+                    if not self._gatekeeper.asks_nothing:  # limits have to know of other failures before the next call
                         slot.is_suspended = False
                         return True
                 else:
@@ -647,13 +647,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if in_flight and (oldest := self._pool.oldest) < math.inf:
             yield Wait(Waiting.CALL, self.name, oldest, longest)
         begun = self.counters.so_far()["attempts"] + in_flight
-        yield from self._service.waits(begun, lifecycle.backlog.aside)
+        yield from self._gatekeeper.waits(begun, lifecycle.backlog.aside)
         if (sharing := self._sharing) is not None:
             if (lease := sharing.claims.wait) is not None:
                 yield lease
             elif sharing.is_waiting:
                 yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done, left=options.store_timeout)
-        if lifecycle.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
+        if lifecycle.backlog.is_backing_off and not in_flight and self._gatekeeper.closed_by is None:
             yield Wait(Waiting.BACK_OFF, self.name, most=options.timeout or math.inf, mark=begun)
 
     @property
@@ -677,4 +677,4 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             totals.bytes_peak = self._memory.peak
         follows = self._followers > 0 and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)
-        self._service.count_aside()
+        self._gatekeeper.count_aside()

@@ -1,4 +1,4 @@
-"""What a function's task knows of the service that it calls, and everything that may say "not now" to an attempt."""
+"""Everything that may say "not now" to an attempt, and what a task knows of the service that its function calls."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ..._limits.rates.learned import Learner
 
 
-class Service:
-    """The service behind one function, as one task knows it: its limits, its refusals, its circuit breaker.
+class Gatekeeper:
+    """Says of each attempt of a task whether it may begin: limits, refusals of the service, its circuit breaker.
 
     `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
 
