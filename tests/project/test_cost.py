@@ -55,7 +55,7 @@ BEST = {
     "with store on disk, missed": Cost(157.1, 2408, 1.33, 0.035),
     "with store, found": Cost(4.0, 50),
     "column": Cost(9.1, 123),
-    'column, NULL with on_null_input="null"': Cost(1.9, 53),
+    'column, NULL with on_null_input="null"': Cost(1.9, 45),
     "hit": Cost(2.3, 29),
 }
 
