@@ -198,7 +198,7 @@ class Played:
             try:
                 await asyncio.sleep(seconds)
             finally:
-                del self.waiting[number]
+                self.waiting.pop(number, None)
         elif step == "turn":
             await asyncio.sleep(0)
         elif step == "block":
@@ -213,7 +213,8 @@ class Played:
             task.cancel()
             task.uncancel()
         elif step == "disturb" and self.waiting:
-            self.waiting[min(self.waiting)].cancel()
+            # It waits no more: or whom the next one disturbs would depend on whether the loop has had a turn since.
+            self.waiting.pop(min(self.waiting)).cancel()
         elif step == "mail":
             begun = len(self.calls)
             loop.call_soon_threadsafe(lambda: self.mail.append(len(self.calls) - begun))
