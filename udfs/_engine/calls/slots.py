@@ -175,7 +175,7 @@ class SlotPool:
     # its own call waits, so there are as many slots as calls that wait, and one is enough for a function that never
     # does. Not `capacity` slots from the start: each slot without a row would need a future that wakes it.
     #
-    # _slots: all slots that have not ended, also abandoned ones: close() ends them
+    # _slots: all slots that have not ended, also abandoned ones, in the order of their begin: close() ends them
     # _active: how many of these are not abandoned; _active <= capacity, unless capacity has shrunk
     # _leader: the slot that takes rows, or is about to; after each wake() there is one if has_work() and
     # _active < capacity
@@ -190,7 +190,7 @@ class SlotPool:
         self.capacity = capacity
         self._most_abandoned = MOST_HUNG * capacity
         self.most = 0
-        self._slots: set[CallSlot] = set()
+        self._slots: dict[CallSlot, None] = {}
         self._active = 0
         self._leader: CallSlot | None = None
         self._context: contextvars.Context | None = None
@@ -238,7 +238,7 @@ class SlotPool:
         self._account.enter(State.CALLS_BUSY)  # until it turns out that slots are left
         slot = self._leader = CallSlot(self._context.copy())
         self._active += 1
-        self._slots.add(slot)
+        self._slots[slot] = None
         slot.task = _SlotTask(slot, self._operator.work(slot), self._operator.loop)
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
@@ -279,7 +279,7 @@ class SlotPool:
     def _leave(self, slot: CallSlot) -> None:
         del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
         slot.own.slot = None
-        self._slots.discard(slot)
+        del self._slots[slot]
         if not slot.has_retired:
             self._active -= 1
         self.release(slot)
