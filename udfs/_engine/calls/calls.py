@@ -100,7 +100,7 @@ class Calls:
             self._loop,
             self.clock,
             options.attempt_timeout,
-            self._attempts_with_limits,
+            lambda: [(attempt, self.limit_of(attempt)) for attempt in self._attempts()],
             partial(self._due, self._attempt_expired),
         )
         # No longer than a row or an attempt may take, or deadlines would be seen too late.
@@ -500,12 +500,6 @@ class Calls:
         for row in (*undecided, *self._running_on):
             if row.deadline is not None:
                 yield row, row.deadline
-
-    def _attempts_with_limits(self) -> Iterator[tuple[Attempt, float]]:
-        # In the order of their rows, so that those of one moment end in it: slots have no order.
-        for attempt in dict.fromkeys(row.attempt for row in self.operator.rows_under_way()):
-            if attempt is not None:
-                yield attempt, self.limit_of(attempt)
 
     def limit_of(self, attempt: Attempt) -> float:
         """When the limit of an attempt comes."""

@@ -175,7 +175,7 @@ class SlotPool:
     # its own call waits, so there are as many slots as calls that wait, and one is enough for a function that never
     # does. Not `capacity` slots from the start: each slot without a row would need a future that wakes it.
     #
-    # _slots: all slots that have not ended, also abandoned ones: close() ends them
+    # _slots: all slots that have not ended, also abandoned ones, in the order of their begin: close() ends them
     # _active: how many of these are not abandoned; _active <= capacity, unless capacity has shrunk
     # _leader: the slot that takes rows, or is about to; after each wake() there is one if has_work() and
     # _active < capacity
