@@ -23,7 +23,7 @@ from .._chain.function_plan import FieldsDropped, FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_output_validators
 from .._engine.operators.input import InputElement
-from .._engine.operators.outputs import UNLIMITED, OpenBatch, Output
+from .._engine.operators.outputs import UNLIMITED, OpenBatch, StreamOutput
 from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
 from .._errors.safe import safe_repr
@@ -108,7 +108,7 @@ def run_rows(
     return output.collected
 
 
-class ListOutput(Output):
+class ListOutput(StreamOutput):
     """Keeps what a chain emits."""
 
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
@@ -305,7 +305,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     loop = new_loop(clock)
 
     async def main() -> None:
-        def request_batch() -> None:
+        def request_rows() -> None:
             batch = next(source, None)
             if batch is None:
                 loop.call_soon(chain.end_of_input)
@@ -313,7 +313,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
                 loop.call_soon(chain.feed, read(batch))
 
         side_types = side_output_validators(task.side_output_type, task.results)
-        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
+        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_rows=request_rows)
         rows = max((batch.num_rows for batch in batches), default=1)
         results = ArrowOutputs(task.results, written.append, rows, loop, task.side_output_type)
         chain = Chain(task.plan, environment, results)
