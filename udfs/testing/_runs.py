@@ -125,10 +125,10 @@ class ListOutput(StreamOutput):
             return [*self.everything]
         return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
 
-    def keep(self, read: Callable[[Any], Any] | None) -> None:
-        """Keep what `read` makes of each result, or the results as they are."""
+    def keep(self, read: Callable[[Any], Any] | None, *, weighs: bool) -> None:
+        """Keep what `read` makes of each result, or the results as they are; `weighs`: they are of different sizes."""
         self.read = read
-        if read is None:  # then they may be added without a call for each
+        if read is None and not weighs:  # then they may be added without a call for each, as to a batch for Spark
             self.open_batch = OpenBatch(self.everything, [], UNLIMITED, lambda: None)
 
     def collect(self, record: StreamRecord) -> None:
@@ -188,7 +188,8 @@ def chain_of(
     plan = plan_function_offline(udf.spec, udf.options, udf.returns)
     if not as_column:
         plan = _KitPlan(plan.spec, plan.options, plan.declared, plan.coordinator)
-    output.keep(reader(plan.written) if plan.converts and has_objects(plan.written) else None)
+    read = reader(plan.written) if plan.converts and has_objects(plan.written) else None
+    output.keep(read, weighs=plan.weigh is not None)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=side_output_validators(side_output_type))
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, SingleOutput(output))

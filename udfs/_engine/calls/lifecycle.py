@@ -97,7 +97,7 @@ class RowLifecycle:
             self._loop,
             self.clock,
             options.attempt_timeout,
-            self._attempts_with_limits,
+            lambda: [(attempt, self.limit_of(attempt)) for attempt in self._attempts()],
             partial(self._due, self._attempt_expired),
         )
         # Seconds of calls that return at once, after which a slot yields to the event loop. No longer than a row or an
@@ -499,12 +499,6 @@ class RowLifecycle:
         for row in (*undecided, *self._running_on):
             if row.deadline is not None:
                 yield row, row.deadline
-
-    def _attempts_with_limits(self) -> Iterator[tuple[Attempt, float]]:
-        # In the order of their rows, so that those of one moment end in it: slots have no order.
-        for attempt in dict.fromkeys(row.attempt for row in self.operator.rows_under_way()):
-            if attempt is not None:
-                yield attempt, self.limit_of(attempt)
 
     def limit_of(self, attempt: Attempt) -> float:
         """When the limit of an attempt comes."""
