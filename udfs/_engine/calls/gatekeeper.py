@@ -51,20 +51,10 @@ class Gatekeeper:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
         has_rate_limit: calls take permits.
-        closed_by: the gate that has turned a call away; no other call asks until `reopen`.
-        failed: how many attempts have ended with an error.
-        attempts: how many have ended, of those that count for the breaker.
     """
 
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
     # waits until `reopen`: so calls begin in their order, whichever slot asks for the next one.
-    #
-    # _holds_keys: the gate that was the last to hold back a key
-    # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
-    # _limited: seconds of `State.LIMIT` of which it is counted who has held back calls
-    # _not_refused_before: the answers to calls that did not have to ask, when they were last counted
-    # _since: when `closed_by` turned the call away
-    # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
 
     def __init__(
         self,
@@ -86,12 +76,17 @@ class Gatekeeper:
         self._counters = operator.counters
         self._clock = operator.counters.clock
         self._shared_clock = shared_clock or self._clock
-        self.closed_by: Gate | None = None
-        self._holds_keys: Gate | None = None
+        self.closed_by: Gate | None = None  # it has turned a call away; no other call asks until `reopen`
+        self._since = 0.0  # when it did so
+        self._holds_keys: Gate | None = None  # the last one that has held back a key
         self._coordinator: Coordinator | None = None
-        self.failed = self.attempts = self._reported = self._replied = 0
-        self._not_refused_before = self._others = 0
-        self._since = self._limited = 0.0
+        self.failed = 0  # attempts that have ended with an error
+        self.attempts = 0  # that have ended, of those that count for the breaker
+        self._reported = 0  # `attempts` at the last reply of the coordinator
+        self._replied = 0  # the same at the reply before
+        self._others = 0  # that were not refused and ended with an error, or with a result that is not good enough
+        self._not_refused_before = 0  # answers to calls that did not have to ask, when they were last counted
+        self._limited = 0.0  # seconds of `State.LIMIT` of which it is counted who has held back calls
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
         self.failures: FailureBudget | FirstRows | None = None
