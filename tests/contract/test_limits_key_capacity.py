@@ -149,6 +149,25 @@ class TestRowsOfAKeyAtItsBound:
         assert got == [0, 1, 2]
         assert service.begun == {"a": [0, 1], "b": [0]}
 
+    def test_go_on_when_one_that_waits_for_its_rate_is_late(self) -> None:
+        """It has the place of a call, and no call of it ends: rows behind it with another rate waited for ever."""
+        begun = list[tuple[int, float]]()
+
+        async def fails_once(tenant: str, model: str, row: int) -> int:
+            begun.append((row, now()))
+            if not row:
+                raise ConnectionError
+            await asyncio.sleep(0.5)
+            return row
+
+        got = run_rows(
+            fails_once, [("a", "slow", 0), ("a", "fast", 1), ("a", "fast", 2)], retry=RetryStrategy.fixed_delay(5, 0.1),
+            timeout=5.0, on_error="null", job_capacity=KeyCapacity(1, by="tenant"),
+            rate_limit=RateLimit(1, 60.0, 1, lambda tenant, model, row: float(model == "slow"), by="model"),
+        )  # fmt: skip
+        assert got == [None, 1, 2]
+        assert begun == [(0, 0), (1, 0), (2, pytest.approx(5.0, abs=1.5))]
+
 
 class TestACallThatEnds:
     @pytest.mark.parametrize("how", ["raises", "is late", "is refused"])

@@ -1,7 +1,8 @@
 """Rows take one of three ways through an operator, and nobody can tell which: random programs run through all of them.
 
-A run (`run.py`) calls rows that need no place; the plain way (`plain.py`) those whose first attempt succeeds; the
-general way (`calls.py`) all others. Here each program runs as it is, then without runs, then by the general way alone.
+The fast path (`fast_path.py`) calls rows that need no place; the plain way (`plain.py`) those whose first attempt
+succeeds; the general way (`lifecycle.py`) all others. Here each program runs as it is, then without the fast path, then
+by the general way alone.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from asyncudf import AsyncFunction, ResultFuture, RetryStrategy, RuntimeContext
-from asyncudf._engine.calls.calls import Calls
-from asyncudf._engine.operators import async_wait, run
+from asyncudf._engine.calls.lifecycle import RowLifecycle
+from asyncudf._engine.operators import async_wait, fast_path
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
-from asyncudf._engine.operators.run import Run
+from asyncudf._engine.operators.fast_path import FastPath
 from asyncudf._functions.async_function import FAIL_TASK
 from asyncudf.http import error_for
 from asyncudf.queues import StreamRecord, Watermark
@@ -38,15 +39,15 @@ def as_it_is(patch: Patch) -> None:
     """Nothing is changed."""
 
 
-def without_runs(patch: Patch) -> None:
-    patch.setattr(Run, "suits", lambda calls, output: False)
+def without_fast_path(patch: Patch) -> None:
+    patch.setattr(FastPath, "suits", lambda lifecycle, output: False)
 
 
 def by_the_general_way(patch: Patch) -> None:
-    def returning(calls: Calls, complete: Any) -> Callable[..., float]:
+    def returning(lifecycle: RowLifecycle, complete: Any) -> Callable[..., float]:
         def returned(slot: Any, attempt: Any, result: Any) -> float:
-            calls.coroutine_ended(slot, attempt, [(result,)], None)
-            return calls.clock()
+            lifecycle.coroutine_ended(slot, attempt, [(result,)], None)
+            return lifecycle.clock()
 
         return returned
 
@@ -54,7 +55,7 @@ def by_the_general_way(patch: Patch) -> None:
     patch.setattr(AsyncWaitOperator, "may_call_rows", lambda operator: False)
 
 
-WAYS = {"run": as_it_is, "plain": without_runs, "general": by_the_general_way}
+WAYS = {"fast path": as_it_is, "plain": without_fast_path, "general": by_the_general_way}
 
 # What a call does in an attempt, step by step, before it ends. "turn" gives way to the loop without a wait; "block"
 # keeps the loop, and "work" for less than its turn; "set" leaves a context variable behind, "uncancel" a cancellation
@@ -283,7 +284,7 @@ def told(program: Program, change: Callable[[Patch], None]) -> Told:
     """Run a program."""
     with Patch.context() as patch:
         change(patch)
-        for module in (async_wait, run):
+        for module in (async_wait, fast_path):
             patch.setattr(module, "BURST", program.burst)
         if program.takes is not None:  # then `Output` does more for a result
             patch.setattr(_runs, "OpenBatch", lambda *_: None)

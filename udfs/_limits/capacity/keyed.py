@@ -19,6 +19,7 @@ from .option import KeyCapacity
 
 MOST_KEYS = 256  # in one question: a script holds up the server for all others
 IDLE_AFTER = 0.25  # seconds after its last call for which a task keeps what it has of a key
+LOOK_AGAIN = 1.0  # seconds: a row that may begin, and never does as it is late elsewhere, tells nobody
 LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEW_EVERY = 0.6 * LEASE  # seconds
 KEYS_KEPT = 86_400_000  # milliseconds that the hash outlives its last use
@@ -45,7 +46,9 @@ class KeyCallsGate(Gate):
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | Aside:
         key, (row,) = self._key(attempt), attempt.rows
-        return 0.0 if self._calls.may_begin(key, row, now) else Aside((self.place, key), None)
+        if self._calls.may_begin(key, row, now):
+            return 0.0
+        return Aside((self.place, key), LOOK_AGAIN if self._calls.lets(key) else None)
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         (row,) = attempt.rows
@@ -117,6 +120,10 @@ class OwnKeyCalls:
             return False
         self._calls.setdefault(key, KeyCalls()).let[row] = None
         return True
+
+    def lets(self, key: Key) -> bool:
+        """Whether some calls of the key may begin and have not."""
+        return any(calls[key].let for calls in self._shared.calls if key in calls)
 
     def began(self, key: Key, row: Any) -> None:
         calls = self._calls[key]
@@ -261,6 +268,9 @@ class SharedKeyCalls(PeriodicTask):
         if not has_lease or min(self._most, self._needed(key, one) + 1) > one.wanted:
             self._ask_for(key)
         return False
+
+    def lets(self, key: Key) -> bool:
+        return bool(self._shares[key].let)
 
     def began(self, key: Key, row: Any) -> None:
         one = self._shares[key]
