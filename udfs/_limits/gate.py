@@ -54,7 +54,7 @@ class Slots(Protocol):
     def resize(self, capacity: int, /) -> None: ...
 
 
-class CallingTask(Protocol):
+class HostTask(Protocol):
     """The task whose calls are limited."""
 
     name: str  # of its function

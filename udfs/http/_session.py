@@ -306,7 +306,7 @@ def _requests(
                 "answer was lost, the work is done twice; send RuntimeContext.%s, or leave such errors out of "
                 "retry_on=",
                 method, presentable(str(url.with_query(None))), call.attempt, KEY,
-                "idempotency_keys, one for each row" if call.is_batch else "idempotency_key as that header",
+                "idempotency_keys, one for each row" if call.is_of_many else "idempotency_key as that header",
             )  # fmt: skip
 
         async def send(self, conn: Any) -> Any:

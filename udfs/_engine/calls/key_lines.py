@@ -10,15 +10,11 @@ from ..._limits.gate import Aside, Key, LimitKey
 from ..loop.event_loops import seconds_until
 from .attempt import Attempt
 from .row import Row, RowState
-from .slots import CallingOperator
+from .slots import HostOperator
 
 
 class KeyLine:
     """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
-
-    # since: when it has begun to wait, or the last attempt has left it
-    # asked: an attempt that has left the line to ask its limits once more; only a row that is called again passes it
-    # timer: after which the first asks again at the latest; None: not before `KeyLines.ask_again`
 
     __slots__ = ("_again", "_new", "asked", "since", "timer")
 
@@ -26,8 +22,10 @@ class KeyLine:
         # Most keys have one attempt; a deque would take memory for 64.
         self._again: OrderedDict[Attempt, None] = OrderedDict()
         self._new: OrderedDict[Attempt, None] = OrderedDict()
-        self.since = since
+        self.since = since  # when it has begun to wait, or the last attempt has left it
+        # It has left the line to ask its limits once more; only a row that is called again passes it.
         self.asked: Attempt | None = None
+        # After which the first asks again at the latest; None: not before `KeyLines.ask_again`.
         self.timer: asyncio.TimerHandle | None = None
 
     def put(self, attempt: Attempt, *, is_first: bool) -> None:
@@ -57,10 +55,10 @@ class KeyLines:
     #
     # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
 
-    def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
+    def __init__(self, operator: HostOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
-        self._lines: dict[LimitKey, KeyLine] = {}
-        self.attempts: dict[Row, Attempt] = {}
+        self._lines: dict[LimitKey, KeyLine] = {}  # none is empty
+        self.attempts: dict[Row, Attempt] = {}  # of all lines
 
     @property
     def rows(self) -> Sequence[Row]:

@@ -11,7 +11,7 @@ from ..._stores.key_ledgers import KeyLedger, Window
 from ..coordinator.client import LONGEST_PAUSE
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
-from .amount import Answer, KeyAmount, OpenWindow, Question
+from .amount import KeyAmount, OpenWindow, Question, Reply
 from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, SUMS, kept
 from .option import Budget, budget_label
 from .windows import Windows
@@ -208,7 +208,7 @@ class KeyedBudget(PeriodicTask):
 
     async def _answers(
         self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
-    ) -> dict[KeyAmount, Answer]:
+    ) -> dict[KeyAmount, Reply]:
         """The coordinator's answers; `found`: what the ledger has of the keys, where it was asked."""
         while True:
             run, text = await self._asked(window, questions, found)
@@ -225,7 +225,7 @@ class KeyedBudget(PeriodicTask):
         window.run = run
         parts = iter(text.split())
         return {
-            one.of: Answer(float(got), verdict, float(spent))
+            one.of: Reply(float(got), verdict, float(spent))
             for one, (got, verdict, spent) in zip(questions, zip(parts, parts, parts, strict=True), strict=True)
         }
 

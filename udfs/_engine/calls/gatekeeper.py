@@ -1,4 +1,4 @@
-"""What a function's task knows of the service that it calls, and everything that may say "not now" to an attempt."""
+"""Everything that may say "not now" to an attempt, and what a task knows of the service that its function calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
 from .key_lines import KeyLines
-from .slots import CallingOperator, CallSlot, SlotPool
+from .slots import HostOperator, Slot, SlotPool
 from .spent_budgets import spent_error
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ..._limits.rates.learned import Learner
 
 
-class Service:
-    """The service behind one function, as one task knows it: its limits, its refusals, its circuit breaker.
+class Gatekeeper:
+    """Says of each attempt of a task whether it may begin: limits, refusals of the service, its circuit breaker.
 
     `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
 
@@ -68,7 +68,7 @@ class Service:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         options: Options,
         pool: SlotPool,
         spec: FunctionSpec,
@@ -226,7 +226,7 @@ class Service:
 
     # An attempt begins and ends.
 
-    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool | Aside:
+    def try_begin(self, slot: Slot, attempt: Attempt) -> bool | Aside:
         """Let an attempt begin in this slot; False if none may before `reopen`, `Aside` if those of its key may not."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
