@@ -51,6 +51,10 @@ class KeyCallsGate(Gate):
         (row,) = attempt.rows
         self._calls.began(self._key(attempt), row)
 
+    def withdrawn(self, attempt: AskingAttempt) -> None:
+        (row,) = attempt.rows
+        self._calls.withdrawn(self._key(attempt), row)
+
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         self._calls.ended(self._key(attempt), now)
 
@@ -65,7 +69,7 @@ class KeyCalls:
 
     Attributes:
         in_flight: calls that have begun.
-        let: rows that may begin and have not; one that is done meanwhile never will.
+        let: rows that may begin and have not.
     """
 
     __slots__ = ("in_flight", "let")
@@ -77,10 +81,6 @@ class KeyCalls:
     @property
     def taken(self) -> int:
         return self.in_flight + len(self.let)
-
-    def drop_done(self) -> None:
-        for row in [row for row in self.let if row.is_done]:
-            del self.let[row]
 
 
 class CallsByName:
@@ -108,12 +108,7 @@ class OwnKeyCalls:
     def may_begin(self, key: Key, row: Any, now: float) -> bool:
         if (own := self._calls.get(key)) is not None and row in own.let:
             return True
-        taken = 0
-        for calls in self._shared.calls:
-            if (one := calls.get(key)) is not None:
-                one.drop_done()
-                taken += one.taken
-        if taken >= self._most:
+        if sum(calls[key].taken for calls in self._shared.calls if key in calls) >= self._most:
             return False
         self._calls.setdefault(key, KeyCalls()).let[row] = None
         return True
@@ -123,10 +118,17 @@ class OwnKeyCalls:
         del calls.let[row]
         calls.in_flight += 1
 
+    def withdrawn(self, key: Key, row: Any) -> None:
+        if (calls := self._calls.get(key)) is not None and row in calls.let:
+            del calls.let[row]
+            self._has_less(key, calls)
+
     def ended(self, key: Key, now: float) -> None:
         calls = self._calls[key]
         calls.in_flight -= 1
-        calls.drop_done()
+        self._has_less(key, calls)
+
+    def _has_less(self, key: Key, calls: KeyCalls) -> None:
         if not calls.taken:
             del self._calls[key]
         for wake in self._shared.wakes:  # the task's own calls of the key ask again anyway
@@ -254,7 +256,6 @@ class SharedKeyCalls(PeriodicTask):
         if has_lease := now < one.ends:
             if row in one.let:
                 return True
-            one.drop_done()
             if one.taken < min(one.granted, one.share):
                 one.let[row] = None
                 return True
@@ -266,6 +267,10 @@ class SharedKeyCalls(PeriodicTask):
         one = self._shares[key]
         del one.let[row]
         one.in_flight += 1
+
+    def withdrawn(self, key: Key, row: Any) -> None:
+        if (one := self._shares.get(key)) is not None:
+            one.let.pop(row, None)
 
     def ended(self, key: Key, now: float) -> None:
         one = self._shares[key]
@@ -298,7 +303,6 @@ class SharedKeyCalls(PeriodicTask):
         if now >= self._look_at:
             self._look_at = now + HURRY_EVERY
             for key, one in self._shares.items():
-                one.drop_done()
                 if one.wanted > one.granted or self._kept(key, one, now) < one.granted:
                     self._changed[key] = None
         if self._changed:
