@@ -12,7 +12,7 @@ from typing import Any
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.failure import Failure
 from ..coordinator.client import LEASE, RUN, Coordinator
-from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
+from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, PeriodicTask, TaskLink
 from ..gate import Aside, AskingAttempt, Gate, Key
 from ..limited_task import LimitedTask
 from .option import KeyCapacity
@@ -21,6 +21,7 @@ MOST_KEYS = 256  # in one question: a script holds up the server for all others
 IDLE_AFTER = 0.25  # seconds after its last call for which a task keeps what it has of a key
 LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEW_EVERY = 0.6 * LEASE  # seconds
+ASK_EVERY = 0.1 * LEASE  # seconds, at most: leases do not run out in a silence of all tasks of LEASE / 8
 KEYS_KEPT = 86_400_000  # milliseconds that the hash outlives its last use
 
 
@@ -233,6 +234,7 @@ class SharedKeyCalls(PeriodicTask):
     # _changed: keys that the next question is about
     # _memory: the coordinator's name for it; another name means that it restarted empty
     # _look_at, _renew_at: when what is kept is looked at, and said again
+    # _ask_at: when it asks though there is nothing to say, so that the leases of dead tasks run out
 
     def __init__(
         self,
@@ -242,12 +244,12 @@ class SharedKeyCalls(PeriodicTask):
         waiting: Callable[[Key], int],
         wake: Callable[[Key], None],
     ) -> None:
-        super().__init__(link, [link.coordinator.key("key_capacity", name)])
+        super().__init__(link, [link.coordinator.key("key_capacity", name)], longest=RENEW_EVERY)
         self._most, self._waiting, self._wake = limit.calls, waiting, wake
         self._shares: dict[Key, KeyShare] = {}
         self._changed: dict[Key, None] = {}
         self._memory = ""
-        self._look_at = self._renew_at = 0.0
+        self._look_at = self._renew_at = self._ask_at = 0.0
 
     def may_begin(self, key: Key, row: Any, now: float) -> bool:
         if (one := self._shares.get(key)) is None:
@@ -305,11 +307,12 @@ class SharedKeyCalls(PeriodicTask):
             for key, one in self._shares.items():
                 if one.wanted > one.granted or self._kept(key, one, now) < one.granted:
                     self._changed[key] = None
-        if self._changed:
+        if self._changed or now >= self._ask_at:
+            self._ask_at = now + ASK_EVERY
             await self._say(now)
         if self._changed:
             return 0.0
-        return HURRY_EVERY if self._shares else REFRESH
+        return HURRY_EVERY if self._shares else ASK_EVERY
 
     def _kept(self, key: Key, one: KeyShare, now: float) -> int:
         """How many calls it keeps of those that it has: those in flight, and what calls will need in a moment."""
