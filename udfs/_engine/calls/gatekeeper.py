@@ -211,6 +211,7 @@ class Gatekeeper:
         """From now on attempts ask these gates, after refusals and breaker, in this order."""
         self._gates = [self._refusals, *([] if self._breaker is None else [self._breaker]), *gates]
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
+        self._on_withdrawal = [gate.withdrawn for gate in self._gates if type(gate).withdrawn is not Gate.withdrawn]
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
@@ -292,6 +293,11 @@ class Gatekeeper:
     def _not_refused(self) -> int:
         """How many attempts were not refused, as far as they are counted."""
         return self._counters.calls_answered + self._others
+
+    def withdrawn(self, attempt: Attempt) -> None:
+        """An attempt with keys, which may have asked, is not to begin any more."""
+        for withdrawn in self._on_withdrawal:
+            withdrawn(attempt)
 
     def ended(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
         """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
