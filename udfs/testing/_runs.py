@@ -129,7 +129,7 @@ class ListOutput(StreamOutput):
         """Keep what `read` makes of each result, or the results as they are; `weighs`: they are of different sizes."""
         self.read = read
         if read is None and not weighs:  # then they may be added without a call for each, as to a batch for Spark
-            self.open_batch = OpenBatch(self.everything, [], UNLIMITED, lambda: None)
+            self.open_batch = OpenBatch(self.everything, [], UNLIMITED)
 
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value if self.read is None else self.read(record.value))

@@ -18,7 +18,7 @@ from .input import InputBuffer
 from .outputs import OpenBatch, StreamOutput
 
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
-NO_BATCH = OpenBatch([], [], 0, lambda: None)
+NO_BATCH = OpenBatch([], [], 0)
 
 
 @enum.unique
@@ -125,9 +125,9 @@ class FastPath:
         clock, latencies = lifecycle.clock, lifecycle.latencies
         memory, entries, context, is_over = queue.memory, queue.entries, slot.context, self._is_over
         collect, batch = self._output.collect_result, self._output.open_batch
-        # An output with an open batch does not weigh its results: the first one stands for all of them in the memory.
-        values, origins, full, flush = NO_BATCH if batch is None else batch
+        values, origins, full = NO_BATCH if batch is None else batch
         assert function is not None
+        last = full - 1  # place in the batch
         began = clock()
         end = began + lifecycle.longest_turn  # when the event loop gets its turn
         result: Any = None
@@ -161,19 +161,17 @@ class FastPath:
                 latencies.append(now - began)
                 began = now
                 try:
-                    if values:
+                    if values and len(values) < last:
                         values.append(result)
                         origins.append(element[2])  # type: ignore[index, misc]
-                        if len(values) >= full:
-                            flush()
                     else:
                         if memory is not None:
                             memory.note_result(result)
                         collect(element, result)
+                        if len(entries) >= queue.most:  # Spark takes no more
+                            return FastPathEnd.NOTHING
                 except BaseException as error:  # the output's
                     operator.fail(error)
-                if len(entries) >= queue.most:
-                    return FastPathEnd.NOTHING
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
                         return FastPathEnd.TURN

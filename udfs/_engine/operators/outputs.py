@@ -20,15 +20,11 @@ UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
 
 class OpenBatch(NamedTuple):
-    """The results that an output gathers. Others may be added directly, as long as it is not empty.
-
-    With so many `rows` it is full, and has to be flushed at once.
-    """
+    """The results that an output gathers. Others may be added directly, but for the first and the last one."""
 
     values: list[Any]
     origins: list[Any]  # of the values, one each
-    rows: int
-    flush: Callable[[], None]
+    rows: int  # that fill it
 
 
 class StreamOutput(Collector):
@@ -320,7 +316,7 @@ class RecordWriterOutput(StreamOutput):
         self._values: list[Any] = []
         self._origins: list[Any] = []
         if weigh is None:
-            self.open_batch = OpenBatch(self._values, self._origins, rows, self.flush)
+            self.open_batch = OpenBatch(self._values, self._origins, rows)
 
     def collect(self, record: StreamRecord) -> None:
         self.collect_result(record, record.value)
