@@ -404,9 +404,9 @@ class SharedPermits(PeriodicTask):
 # more keys: the learned limits. More arguments: for each when the call began, "" if nothing is known, and what its
 # answer told; how many there are. Answers what is known of each, "" for nothing, and then as GRANT.
 GRANT_AND_LEARN = (
-    f"local KEEP_RATE = {KEEP_RATE}  -- milliseconds"
-    + """
-local known = {}
+    f"""
+local KEEP_RATE = {KEEP_RATE}  -- milliseconds
+local known = {{}}
 for i = tonumber(table.remove(ARGV)), 1, -1 do
   local told, began, key = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
   known[i] = redis.call('GET', key) or ''
