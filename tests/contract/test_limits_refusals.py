@@ -14,6 +14,7 @@ from tests.kit.costs import python_calls
 from tests.kit.engines import Engine
 from tests.kit.figures import figures
 from tests.kit.limited import Service, ThrottledError
+from tests.kit.unwell_services import record, unwell
 
 RETRY = RetryStrategy.fixed_delay(attempts=2, delay=1.0)
 WAYS = pytest.mark.parametrize("more", [{}, {"retry": RETRY}, {"job_capacity": 50}], ids=["plain", "retry", "gates"])
@@ -236,3 +237,10 @@ def test_a_service_that_refuses_many_at_random_does_not_stall_the_job(seed: int)
 
     assert run_rows(ask, range(2000), capacity=100) == [*range(2000)]
     assert end < 300  # 1,463 and 4,421 s where only a pace that had hardly grown showed that lower paces do not help
+
+
+def test_a_service_that_takes_few_slow_calls_at_once_is_not_called_in_vain() -> None:
+    """20 at once, of 2 s each, refused in 1 ms: 97% of the calls were refused, as if it refused them at random."""
+    recording = record(unwell(117, is_shared=False), None)
+    assert (recording.given_up, recording.refused < 150) == (0, True)  # 30 of them at once; were 12,739
+    assert recording.seconds < 45  # of 34 at least

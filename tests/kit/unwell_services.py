@@ -24,7 +24,7 @@ from tests.kit.engines import run_tasks
 from tests.kit.limited import now
 from tests.kit.refusing_services import CAPACITY, LATENCY, SERVICES, Refusing, bucket, window
 
-__all__ = ("ALONE", "SHARED", "record_alone", "record_shared")
+__all__ = ("ALONE", "SHARED", "record", "record_alone", "record_shared", "unwell")
 
 ALONE, SHARED = 60, 12  # random services that are recorded unless said otherwise
 MOST_ROWS = 1000  # of a service that is not random

@@ -109,6 +109,26 @@ def refused_at(throttle: Throttle, now: float, wait: float, count: int) -> None:
         throttle.refused(now + wait, now, now)
 
 
+def test_calls_in_flight_that_began_before_a_refused_one_are_not_refused() -> None:
+    """5 of 25 calls were refused at once: of the calls that had ended, all. So calls started slowly."""
+    throttle = paused(until=5.0, accepted=100)
+    throttle.began(5.0)
+    throttle.answered(1, 5.0, 5.0)
+    for _ in range(20):
+        throttle.began(5.5)
+    refused_at(throttle, 6.1, 1.0, 5)
+    assert 16 <= begun_within(throttle, 6.1, 1.0) <= 18
+
+
+def test_no_pace_is_lowered_before_calls_at_it_have_ended() -> None:
+    """Calls take 4 s, so those of 1.5 s ago are still in flight."""
+    throttle = paused(until=9.0, accepted=100, at=4.0)
+    throttle.began(9.0)
+    throttle.answered(1, 9.0, 9.0)
+    refused_at(throttle, 10.5, 1.0, 5)
+    assert 5 <= begun_within(throttle, 10.5, 0.5) <= 7
+
+
 @pytest.mark.parametrize(("wait", "enough"), [(50.0, 5), (1.0, 10)])
 def test_while_calls_are_paced_five_refusals_show_that_a_long_quota_is_used_up(wait: float, enough: int) -> None:
     throttle = paused(until=60.0, accepted=1000)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ENOUGH_REFUSALS = 10  # refusals among the last 2 * ENOUGH_REFUSALS answers are evidence of a limit for all calls
 FEW_REFUSALS, LAST_ANSWERS = 5, 100  # refusals among the last answers that correct a pace, without a pause
-CORRECTION_GAP = 1.0  # seconds between two corrections, at least
+CORRECTION_GAP = 1.0  # seconds between two corrections, at least, and so long as a call takes
 FIRST_GROWTH, SLOWEST_GROWTH = 5.0, 20.0  # seconds in which a pace doubles: at first, and at most after corrections
 FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
 # Such waits are those of a quota, of a minute for example. While calls are paced half of ENOUGH_REFUSALS show that it
@@ -90,6 +90,7 @@ class Throttle:
     # own. That share, `_background`, is what it refused in FREE before; or in PACED, if lower paces did not change it.
     #
     # _in_phase: of the calls that began since the phase began
+    # _begun: when the last of these began
     # _refusals: of these, the newest last, no more than a pause or a correction needs
     # _since_pause: of the calls that ended since `_measured_since`, the end of the last pause
     # _worked: the seconds from then until calls paused again
@@ -153,6 +154,7 @@ class Throttle:
         return max(1, int(NEEDED_CALLS * self._latency * self._pace_at(now))) if self._takes_few else math.inf
 
     def began(self, now: float) -> None:
+        self._begun.append(now)
         if self._phase is Phase.PAUSED:
             self._is_probing = True
             self._until = now + PROBE_AGAIN
@@ -205,8 +207,8 @@ class Throttle:
             self._in_vain = in_vain
             # The median of their waits, not the longest: one server of many may be wrong.
             self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH_REFUSALS:]), now)
-        elif phase is not Phase.FREE and now - self.since >= CORRECTION_GAP:
-            self._correct(in_vain, now)
+        elif phase is not Phase.FREE and now - self.since >= max(CORRECTION_GAP, self._latency):
+            self._correct(in_vain, began, now)
 
     def pause(self, until: float, now: float) -> None:
         """All calls wait until then, for a reason that this task or another has seen."""
@@ -225,6 +227,7 @@ class Throttle:
         self._phase, self.since, self._next = phase, now, now
         self._is_probing = False
         self._in_phase = _Count()
+        self._begun: deque[float] = deque(maxlen=LAST_ANSWERS)
         self._refusals: deque[_Refusal] = deque(maxlen=LAST_ANSWERS)
 
     def _pace_at(self, now: float) -> float:
@@ -248,11 +251,13 @@ class Throttle:
                 return True
         return False
 
-    def _correct(self, in_vain: int, now: float) -> None:
+    def _correct(self, in_vain: int, began: float, now: float) -> None:
         """Lower the pace by the share refused, or lift it if that has not helped; give a crowded slow start a pace."""
         seen = self._in_phase
         refused = len(self._refused_of(LAST_ANSWERS))
-        calls = min(LAST_ANSWERS, seen.accepted + seen.refused)
+        # Calls in flight that began before a refused one count as accepted: refusals may be quicker than results.
+        begun = sum(one <= began for one in self._begun)
+        calls = min(LAST_ANSWERS, max(begun, seen.accepted + seen.refused))
         if refused < FEW_REFUSALS or not is_unlikely(refused, calls, MORE_REFUSED * self._background, RARE_REFUSALS):
             return
         if self._phase is Phase.STARTING and (seen.accepted < FEW_REFUSALS or refused < CROWDED * calls):
