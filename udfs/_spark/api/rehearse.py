@@ -31,7 +31,7 @@ from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
-from ..._functions.signature import FunctionSpec, batch_rows
+from ..._functions.signature import FunctionSpec, group_rows
 from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
 from ..._limits.budgets.windows import Windows
 from ..._limits.capacity.option import KeyCapacity
@@ -52,7 +52,7 @@ from ..._rehearsal.arithmetic import (
 from ..._rehearsal.rehearsal import Rehearsal
 from .._compat import engine_of, slots_of
 from ..chain_task import ChainTask
-from ..column import Called
+from ..column import ColumnOrigin
 from ..evaluations import StreamSource, result_plan
 from ..marks import marked
 from ..pickling import Travelling
@@ -138,7 +138,7 @@ def _called(
 ) -> tuple[AsyncUDF[..., Any], DataFrame, list[str]]:
     """The function, the DataFrame of its arguments, and their names."""
     is_column = hasattr(function, "isNull")
-    made: Called | None = vars(function).get("_asyncudf") if is_column else None
+    made: ColumnOrigin | None = vars(function).get("_asyncudf") if is_column else None
     if made is None:
         if is_column or not (callable(function) or isinstance(function, AsyncFunction)):
             raise OptionError(
@@ -190,7 +190,7 @@ class _Counted(NamedTuple):
         """The share of rows that equal no other one, as far as a store tells them."""
         return self.distinct / self.called if self.stores and self.distinct is not None and self.called else 1.0
 
-    def batches(self, rows: float, share: float = 1.0) -> float:
+    def calls_of(self, rows: float, share: float = 1.0) -> float:
         """Calls of so many rows at most: each is of one partition."""
         return float(sum(math.ceil(round(one * self.unequal * share / rows, 6)) for one in self.partitions))
 
@@ -227,7 +227,7 @@ def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
     """One of the rows for each key that `key=` of the store makes of them."""
     key = _free_name("asyncudf_key", df.columns)
     given = StructType([*df.toDF(*map(str, range(len(df.columns)))).schema.fields, StructField(key, BinaryType())])
-    keyed = df.toDF(*given.names[:-1]).mapInArrow(KeyTask(_task(df, udf, udf.options), key), given)
+    keyed = df.toDF(*given.names[:-1]).mapInArrow(StoreKeyTask(_task(df, udf, udf.options), key), given)
     return keyed.dropDuplicates([key]).drop(key).toDF(*df.columns)
 
 
@@ -257,18 +257,18 @@ def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tuple[list[TaskSample], int, float]:
     """What the tasks of the sample did, with so many calls in flight; and the seconds of the query beside the calls."""
-    options, batch = udf.options, batch_rows(udf.spec, udf.options)
-    if not (rows := min(sample * batch, counted.called)):
+    options, group = udf.options, group_rows(udf.spec, udf.options)
+    if not (rows := min(sample * group, counted.called)):
         return [], 1, 0.0
     careful: dict[str, Any] = {}
-    if batch > 1 and options.batch_weight is None:  # calls of small partitions have few rows
-        batch = max(1, round(counted.called * counted.unequal / counted.batches(batch)))
-        careful, rows = {"batch_size": batch}, min(sample * batch, counted.called)
-    calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
+    if group > 1 and options.batch_weight is None:  # calls of small partitions have few rows
+        group = max(1, round(counted.called * counted.unequal / counted.calls_of(group)))
+        careful, rows = {"batch_size": group}, min(sample * group, counted.called)
+    calls = math.ceil(rows / group) if options.batch_weight is None else min(sample, rows)
     size = SampleSize.of(options, calls, counted.slots)
     chosen = counted.makes_calls.orderBy(sf.rand()).limit(rows).repartition(size.tasks)
     careful |= {"capacity": size.in_flight, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
-    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a batch has
+    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a group has
     found, startup = _run(chosen, RehearsalTask(_task(chosen, udf, options.replace(careful)), most, size.tasks))
     return found, size.in_flight, startup
 
@@ -281,18 +281,18 @@ def _calls_of_a_row(
     if not (read and seen.calls):
         return 0.0, (1.0, 1.0)
     low, share, high = share_of(read - answered, read) if answered else Estimate(1.0, 1.0, 1.0)
-    rows, least, most = float(batch_rows(udf.spec, udf.options)), low / share, high / share
+    rows, least, most = float(group_rows(udf.spec, udf.options)), low / share, high / share
     if udf.options.batch_weight is not None:
         of_calls = [call[0].rows for call in seen.calls]
         rows, error = statistics.fmean(of_calls), Z * variation(of_calls) / math.sqrt(len(of_calls))
         least, most = least / (1 + error), most / max(1 - error, 0.1)
     if udf.spec.vectorized:
-        return counted.batches(rows, share) / counted.called, (least, most)
+        return counted.calls_of(rows, share) / counted.called, (least, most)
     return share * counted.unequal, (least, most)
 
 
 @dataclasses.dataclass(frozen=True)
-class KeyTask(Travelling):
+class StoreKeyTask(Travelling):
     """For `mapInArrow`: beside each row the key under which a function's store has its result."""
 
     task: ChainTask
