@@ -96,7 +96,7 @@ class Backlog:
     def withdraw(self, attempt: Attempt) -> None:
         """An attempt is not to begin any more: others may have what the limits have let it have."""
         if attempt.keys:
-            self._service.withdrawn(attempt)
+            self._gatekeeper.withdrawn(attempt)
             self.aside.leaves(attempt)
             self.aside.ended(attempt)
 
