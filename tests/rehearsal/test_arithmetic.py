@@ -141,8 +141,8 @@ class TestTime:
 
     def test_the_commonest_key_takes_longest(self) -> None:
         pytest.importorskip("msgspec")
-        limited = sample(records(costs=lambda n: (1.0,), keys=lambda n: ("a" if n % 4 else "b",)))
-        one = told(limited, rate_limit=RateLimit(1, by="tenant"))
+        limited = sample(records(costs=lambda n: (1.0,)))
+        one = told(limited, JOB._replace(commonest=[0.75]), rate_limit=RateLimit(1, by="tenant"))
         assert one.seconds.low < 1500 < one.seconds.high < 1.6 * one.seconds.low
 
     def test_of_a_limit_that_the_service_tells_its_bounds_are_known(self) -> None:
@@ -185,6 +185,28 @@ class TestOtherFigures:
         stored = {"store": ResultStore.executor(), "version": "1"}
         low, likely, high = told(job=Job([50, 50], 2, 1.0, 0.0), **stored).spent["USD"]
         assert low == likely == high == pytest.approx(2.5)
+
+    def test_calls_that_failed_are_made_again_and_may_succeed(self) -> None:
+        """50 of 100 calls failed, told as exactly 50 failed rows: the job called them again, and 28 failed."""
+        pytest.importorskip("lmdb")
+        half = sample([one._replace(has_failed=one.call % 2 > 0) for one in PRICED], failed=50)
+        job, stored = Job([50, 50], 2, 1.0, 0.0), {"store": ResultStore.executor(), "version": "1"}
+        one = told(half, job, **stored)
+        assert one.failures.low < 25 < one.failures.likely == one.failures.high == 50
+        assert one.spent["USD"].low == pytest.approx(2.5)
+        assert one.spent["USD"].high == pytest.approx(4.0)  # those that failed cost 1.50 once more
+        kept = told(half, job, store=ResultStore.executor(error_ttl=60), version="1")
+        assert kept.failures.low == kept.failures.high == 50
+
+    def test_how_many_calls_a_store_leaves_may_be_unsure(self) -> None:
+        """38 of 60 rows were called, and the cost told as if exactly that share of all rows were."""
+        sure = told(job=Job([1000, 1000], 2, 0.5, 2.0))
+        unsure = told(job=Job([1000, 1000], 2, 0.5, 2.0, (0.8, 1.2)))
+        assert (unsure.calls, unsure.spent["USD"].likely) == (sure.calls, sure.spent["USD"].likely)
+        assert unsure.spent["USD"].low < 0.85 * sure.spent["USD"].low
+        assert unsure.spent["USD"].high > 1.15 * sure.spent["USD"].high
+        assert unsure.seconds.low < 0.9 * sure.seconds.low
+        assert unsure.seconds.high > 1.1 * sure.seconds.high
 
     def test_no_failure_in_the_sample_is_not_no_failure_in_the_job(self) -> None:
         one = told()

@@ -15,6 +15,7 @@ from asyncudf import (
     Estimate,
     FunctionError,
     OptionError,
+    RateLimit,
     Rehearsal,
     ResultStore,
     RetryStrategy,
@@ -108,6 +109,73 @@ def test_a_sample_of_a_vectorized_function_is_of_batches(cities, journal):
     told = rehearse(cities, async_pandas_udf(double, "bigint", batch_size=10), "id", sample=12)
     assert journal.lines == ["rows 10"] * 12
     assert (told.sample, told.as_is.calls) == (12, ROWS / 10)
+
+
+def test_each_partition_has_calls_of_its_own(spark, journal):
+    """600 rows in 60 partitions were told as 6 calls of 100; the job made 60 of 10."""
+
+    async def double(id: pd.Series, context: RuntimeContext) -> pd.Series:  # noqa: A002
+        journal.write("rows", len(id))
+        context.spend(0.01)
+        return id * 2
+
+    rows, called = spark.range(0, 600, 1, 60), async_pandas_udf(double, "bigint", batch_size=100)
+    told = rehearse(rows, called, "id", sample=20)
+    assert journal.lines == ["rows 10"] * 20
+    assert (told.sample, told.as_is.calls) == (20, 60)
+    assert told.as_is.spent["USD"].likely == pytest.approx(0.6)
+    rows.select(called("id")).write.format("noop").mode("overwrite").save()
+    assert len(journal) == 20 + 60
+
+
+def test_weights_that_vary_make_the_number_of_calls_unsure(spark, journal):
+    """Told as exactly 692 calls, which were 737."""
+
+    async def index(id: pd.Series, context: RuntimeContext) -> pd.Series:  # noqa: A002
+        journal.write("call")
+        context.spend(0.01)
+        return id
+
+    weight = {"batch_weight": lambda id: 50 if id * 7919 % 10007 > 9900 else 1, "max_batch_weight": 50}  # noqa: A006
+    heavy = async_pandas_udf(index, "bigint", batch_size=1000, **weight)
+    rows = spark.range(0, 20_000, 1, 2)
+    told = rehearse(rows, heavy, "id", sample=60)
+    made = len(journal)
+    rows.select(heavy("id")).write.format("noop").mode("overwrite").save()
+    low, _, high = told.as_is.spent["USD"]
+    assert low < 0.01 * (len(journal) - made) < high
+    assert low < 0.95 * told.as_is.spent["USD"].likely
+
+
+def test_what_the_store_has_is_known_as_far_as_the_sample_shows_it(spark, price, journal, tmp_path):
+    """1,500 of 3,000 rows were there, and 17.91 to 20.09 USD told: the sample had 38 others of 60."""
+    pytest.importorskip("lmdb")
+    stored = price.with_options(store=ResultStore.disk(str(tmp_path / "results")), version="1", capacity=100)
+    rows = spark.range(0, 600, 1, 2).selectExpr("id", "concat('city ', id) AS city")
+    rows.where("id % 2 = 0").select(stored("city")).write.format("noop").mode("overwrite").save()
+    told = rehearse(rows, stored("city"), sample=60)
+    share = told.sample / 60
+    assert told.as_is.calls == round(600 * share)
+    low, _, high = told.as_is.spent["USD"]
+    assert (low, high) == (pytest.approx(6 * (share - 0.13), abs=0.3), pytest.approx(6 * (share + 0.13), abs=0.3))
+    (note,) = [note for note in told.notes if "came from the store" in note]
+    assert re.search(r"of all 600 that it may have, \d+ to \d+ are to be called", note)
+
+
+def test_a_limit_by_key_is_that_of_the_commonest_key(cities):
+    """10,000 tenants of one row each were told to take a minute: 1 of 200 of the sample was taken for 50 of them."""
+
+    async def ask(tenant: str, id: int) -> int:  # noqa: A002
+        return id
+
+    called = async_pandas_udf(ask, rate_limit=RateLimit(1, by="tenant"))
+    told = rehearse(cities.selectExpr("city AS tenant", "id"), called, sample=20)
+    assert told.as_is.limited_by != 'RateLimit(1, by="tenant")'
+    assert told.as_is.seconds.low < 10
+    few = cities.selectExpr("IF(id % 4 = 0, 'big', city) AS tenant", "id")
+    told = rehearse(few, called, sample=20)
+    assert told.as_is.limited_by == 'RateLimit(1, by="tenant")'
+    assert 85 < told.as_is.seconds.low < 99 < told.as_is.seconds.high < 140
 
 
 def test_calls_of_few_rows_are_no_more_calls(cities, journal):

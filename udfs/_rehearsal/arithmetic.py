@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -130,6 +130,8 @@ class Job(NamedTuple):
     slots: int  # tasks that run at a time
     called: float  # calls for each of these rows
     startup: float  # seconds, beside the calls
+    unsure: tuple[float, float] = (1.0, 1.0)  # times `called`, at least and at most
+    commonest: Sequence[float] = ()  # for each rate limit, the share of the calls of the key that has most
 
     @property
     def calls(self) -> float:
@@ -209,8 +211,13 @@ class Sample:
                 ended += some
         return (slots / ended, ended) if ended else (0.0, 0)
 
-    def failures(self, calls: float, rows: float, known: int) -> Estimate:
-        """Rows that fail for good; so many calls of the sample are among those of the job."""
+    @property
+    def failed(self) -> list[Call]:
+        """Calls that no attempt was left for."""
+        return [call for call in self.calls if call[-1].has_failed]
+
+    def failures(self, calls: float, rows: float, known: int, again: int) -> Estimate:
+        """Rows that fail for good; so many calls of the sample are among those of the job, which makes some again."""
         # The rows of one call may all fail together, so they count as one.
         read, n = sum(task.rows for task in self._tasks), len(self.calls)
         seen = sum(task.failed for task in self._tasks) / max(1, read)
@@ -219,7 +226,8 @@ class Sample:
             share * rest + errors * math.sqrt(share * (1 - share) * rest)
             for share, errors in ((shares.low, -Z), (shares.high, Z))
         )
-        return Estimate(each * (seen * known + max(0.0, low)), seen * rows, each * (seen * known + min(rest, high)))
+        least = max(0.0, shares.low * again - Z * math.sqrt(seen * (1 - seen) * again)) if again else seen * known
+        return Estimate(each * (least + max(0.0, low)), seen * rows, each * (seen * known + min(rest, high)))
 
     @property
     def taken_by_the_service(self) -> float | None:
@@ -236,10 +244,6 @@ class Sample:
         if taken < LEAST_TAKEN:
             return len(self.calls) / max(1e-3, max(map(_end, self.calls)) - attempts[0].began)
         return taken / (last - first)
-
-    def share_of_key(self, place: int) -> Estimate:
-        """The share of the commonest key of a limit, among all calls."""
-        return share_of(max(Counter(call[0].keys[place] for call in self.calls).values()), len(self.calls))
 
 
 def _calls(task: TaskSample) -> list[Call]:
@@ -303,11 +307,35 @@ def longest_of(ordered: Sequence[float], number: float) -> float:
 
 def forecast(options: Options, sample: Sample, job: Job) -> Forecast:
     """The whole job with these options."""
+    fewest, most = job.unsure
+    told = _forecast(options, sample, job)
+    if fewest == most:
+        return told
+    least, worst = (_forecast(options, sample, job._replace(called=job.called * one)) for one in job.unsure)
+    none = Estimate(0.0, 0.0, 0.0)
+
+    def spanned(figure: Callable[[Forecast], Estimate]) -> Estimate:
+        few, likely, many = map(figure, (least, told, worst))
+        return Estimate(min(few.low, likely.low), likely.likely, max(likely.high, many.high))
+
+    return Forecast(
+        spanned(lambda one: one.seconds),
+        told.calls,
+        spanned(lambda one: one.attempts),
+        spanned(lambda one: one.refused),
+        spanned(lambda one: one.failures),
+        {unit: spanned(lambda one, unit=unit: one.spent.get(unit, none)) for unit in told.spent},  # type: ignore[misc]
+        told.limited_by,
+    )
+
+
+def _forecast(options: Options, sample: Sample, job: Job) -> Forecast:
     calls, rows = job.calls, sum(job.partitions)
     nothing = Estimate(0.0, 0.0, 0.0)
     if not (calls and sample.calls):
         start = Estimate(0.0, job.startup, 2 * job.startup + START)
-        return Forecast(start, 0, nothing, nothing, nothing, {}, "no row needs a call")
+        who = "no row of the sample needs a call" if rows else "no row needs a call"
+        return Forecast(start, 0, nothing, nothing, nothing, {}, who)
     bounds = [_flow(options, sample, job), *_limits(options, sample, job)]
     if (taken := sample.taken_by_the_service) is not None:
         # It may take more: while refused calls wait, it may have saved up as much as it can.
@@ -316,8 +344,13 @@ def forecast(options: Options, sample: Sample, job: Job) -> Forecast:
         bounds.append(_Bound(Estimate(0.0, likely, PAUSES * slowest), "what the service takes before it refuses calls"))
     # With a store the job makes the calls of the sample no more.
     known = 0 if options.store is None else min(len(sample.calls), int(calls))
-    attempts = total([len(call) for call in sample.calls], calls, known)
-    refused = total([sum(one.is_refused for one in call) for call in sample.calls], calls, known, 1.0)
+    again = sample.failed if options.store is not None and options.store.error_ttl is None else []
+
+    def of_all(figure: Callable[[Call], float], unseen: float = 0.0) -> Estimate:
+        found = total([figure(call) for call in sample.calls], calls, known, unseen)
+        return found._replace(high=found.high + math.fsum(map(figure, again)))
+
+    attempts, refused = of_all(len), of_all(lambda call: sum(one.is_refused for one in call), 1.0)
     units = dict.fromkeys(unit for call in sample.calls for one in call for unit in one.spent)
     return Forecast(
         Estimate(
@@ -328,8 +361,8 @@ def forecast(options: Options, sample: Sample, job: Job) -> Forecast:
         round(calls),
         attempts._replace(low=max(calls, attempts.low)),
         refused,
-        sample.failures(calls, rows, known),
-        {unit: total([cost_of(call, unit) for call in sample.calls], calls, known) for unit in units},
+        sample.failures(calls, rows, known, len(again)),
+        {unit: of_all(functools.partial(cost_of, unit=unit)) for unit in units},
         max(bounds, key=lambda one: one.seconds.likely).what,
     )
 
@@ -350,7 +383,7 @@ def _flow(options: Options, sample: Sample, job: Job) -> _Bound:
     slot_seconds, ended = sample.slot_seconds if is_free else (0.0, 0)
     if slot_seconds > LONGER * likely:
         likely = slot_seconds
-    high = max(high, likely, slot_seconds * (1 + Z * _variation(sample.work) / math.sqrt(max(1, ended))))
+    high = max(high, likely, slot_seconds * (1 + Z * variation(sample.work) / math.sqrt(max(1, ended))))
     # With more in flight than the sample had, the service may take no more calls in a second than it did.
     high *= max(1.0, in_flight / max(1, sample.in_flight))
     least = each
@@ -375,7 +408,7 @@ def _flow(options: Options, sample: Sample, job: Job) -> _Bound:
     return _Bound(Estimate(lower, spent(likely, each, statistics.fmean(waits)), upper), what)
 
 
-def _variation(values: Sequence[float]) -> float:
+def variation(values: Sequence[float]) -> float:
     mean = statistics.fmean(values)
     return statistics.pstdev(values) / mean if mean else 0.0
 
@@ -388,7 +421,7 @@ def _limits(options: Options, sample: Sample, job: Job) -> Iterator[_Bound]:
         if limit.settle is not None:  # what is given back is not known
             permits[0] = 0.0
         if limit.by:
-            permits = [one * of_key for one, of_key in zip(permits, sample.share_of_key(place), strict=True)]
+            permits = [one * job.commonest[place] for one in permits]
         if limit.scope is Scope.TASK:
             permits = [one * sum(job.longest) / job.calls for one in permits]
         # Of a limit that the service tells only its bounds are known.

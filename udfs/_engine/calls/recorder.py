@@ -31,6 +31,7 @@ class AttemptRecord(NamedTuple):
     costs: tuple[float, ...] = ()  # that it reserved of each rate limit and budget
     keys: tuple[str | None, ...] = ()  # of these, where they are by key
     spent: dict[str, float] = {}
+    has_failed: bool = False
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -79,6 +80,7 @@ class Recorder(Gate):
                 tuple(attempt.costs or ()),
                 tuple(None if key is None else str(key) for key in attempt.keys),
                 self._newly_spent(),
+                failure is not None,
             )
         )
 

@@ -8,6 +8,7 @@ import json
 import math
 import operator
 import os
+import statistics
 import sys
 import time
 from collections import Counter
@@ -25,7 +26,7 @@ from ..._chain.plan import WaitFactory
 from ..._engine.calls.recorder import AttemptRecord, Recorder
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
-from ..._errors.figures import amount_, things
+from ..._errors.figures import amount_, count, things
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
@@ -36,7 +37,18 @@ from ..._limits.budgets.windows import Windows
 from ..._limits.capacity.option import KeyCapacity
 from ..._limits.health.option import Failures
 from ..._limits.keys import by_label
-from ..._rehearsal.arithmetic import Estimate, Forecast, Job, Sample, SampleSize, TaskSample, forecast
+from ..._rehearsal.arithmetic import (
+    Estimate,
+    Forecast,
+    Job,
+    Sample,
+    SampleSize,
+    TaskSample,
+    Z,
+    forecast,
+    share_of,
+    variation,
+)
 from ..._rehearsal.rehearsal import Rehearsal
 from .._compat import engine_of, slots_of
 from ..chain_task import ChainTask
@@ -72,9 +84,9 @@ def rehearse(
     its rows or distinct keys, `capacity` x tasks, the limits, and the budgets with what is spent of them. Each figure
     is a range.
 
-    The DataFrame is read three times, once more for each budget by key, and so is what makes the arguments: `persist()`
-    it if that calls another function. An error that ends the job ends the rehearsal; a row that fails is counted.
-    Nothing is written.
+    The DataFrame is read three times, once more for each budget or rate limit by key, and so is what makes the
+    arguments: `persist()` it if that calls another function. An error that ends the job ends the rehearsal; a row that
+    fails is counted. Nothing is written.
 
     Args:
         df: the rows before the function is applied; not streaming.
@@ -103,11 +115,10 @@ def rehearse(
     counted = _count(df, udf, positions)
     tasks, in_flight, startup = _make_calls(counted, udf, sample)
     seconds = time.monotonic() - began
-    seen, read = Sample(tasks, in_flight), sum(task.rows for task in tasks)
-    called = len(seen.calls) / read if read else 0.0
-    if udf.options.store is not None and counted.distinct is not None and counted.called:
-        called *= counted.distinct / counted.called
-    job = Job(counted.partitions, counted.slots, called, startup)
+    seen = Sample(tasks, in_flight)
+    called, unsure = _calls_of_a_row(udf, seen, tasks, counted)
+    commonest = [counted.commonest(spec, limit.by) if limit.by else 1.0 for limit in udf.options.rate_limit]
+    job = Job(counted.partitions, counted.slots, called, startup, unsure, commonest)
     as_is = forecast(udf.options, seen, job)
     return Rehearsal(
         function=udf.spec.name,
@@ -167,6 +178,26 @@ class _Counted(NamedTuple):
     distinct: int | None
     slots: int  # tasks that run at a time
     unlike: DataFrame  # of the rows one for each key of the store, or for each distinct argument
+    stores: bool
+
+    @property
+    def makes_calls(self) -> DataFrame:
+        """A row for each call, if that is of one row."""
+        return self.unlike if self.stores else self.df
+
+    @property
+    def unequal(self) -> float:
+        """The share of rows that equal no other one, as far as a store tells them."""
+        return self.distinct / self.called if self.stores and self.distinct is not None and self.called else 1.0
+
+    def calls_of(self, rows: float, share: float = 1.0) -> float:
+        """Calls of so many rows at most: each is of one partition."""
+        return float(sum(math.ceil(round(one * self.unequal * share / rows, 6)) for one in self.partitions))
+
+    def commonest(self, spec: FunctionSpec, by: Sequence[str]) -> float:
+        """The share of the key that has most of the calls."""
+        most, calls = _calls_by(spec, self.makes_calls, by).agg(sf.max("calls"), sf.sum("calls")).collect()[0]
+        return most / calls if calls else 1.0
 
 
 def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> _Counted:
@@ -187,7 +218,9 @@ def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> 
     if udf.options.store is not None and udf.options.store.key is not None:
         unlike = _of_each_key(called, udf)
         distinct = unlike.count()
-    return _Counted(called, partitions, found.rows, found.called, distinct, slots, unlike)
+    return _Counted(
+        called, partitions, found.rows, found.called, distinct, slots, unlike, udf.options.store is not None
+    )
 
 
 def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
@@ -224,17 +257,38 @@ def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tuple[list[TaskSample], int, float]:
     """What the tasks of the sample did, with so many calls in flight; and the seconds of the query beside the calls."""
-    options, df, group = udf.options, counted.df, group_rows(udf.spec, udf.options)
+    options, group = udf.options, group_rows(udf.spec, udf.options)
     if not (rows := min(sample * group, counted.called)):
         return [], 1, 0.0
+    careful: dict[str, Any] = {}
+    if group > 1 and options.batch_weight is None:  # calls of small partitions have few rows
+        group = max(1, round(counted.called * counted.unequal / counted.calls_of(group)))
+        careful, rows = {"batch_size": group}, min(sample * group, counted.called)
     calls = math.ceil(rows / group) if options.batch_weight is None else min(sample, rows)
     size = SampleSize.of(options, calls, counted.slots)
-    source = counted.unlike if options.store is not None else df
-    chosen = source.orderBy(sf.rand()).limit(rows).repartition(size.tasks)
-    careful = {"capacity": size.in_flight, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
+    chosen = counted.makes_calls.orderBy(sf.rand()).limit(rows).repartition(size.tasks)
+    careful |= {"capacity": size.in_flight, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
     most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a group has
     found, startup = _run(chosen, RehearsalTask(_task(chosen, udf, options.replace(careful)), most, size.tasks))
     return found, size.in_flight, startup
+
+
+def _calls_of_a_row(
+    udf: AsyncUDF[..., Any], seen: Sample, tasks: list[TaskSample], counted: _Counted
+) -> tuple[float, tuple[float, float]]:
+    """Calls for each row that makes one, and of what to what times that."""
+    read, answered = sum(task.rows for task in tasks), sum(task.answered for task in tasks)
+    if not (read and seen.calls):
+        return 0.0, (1.0, 1.0)
+    low, share, high = share_of(read - answered, read) if answered else Estimate(1.0, 1.0, 1.0)
+    rows, least, most = float(group_rows(udf.spec, udf.options)), low / share, high / share
+    if udf.options.batch_weight is not None:
+        of_calls = [call[0].rows for call in seen.calls]
+        rows, error = statistics.fmean(of_calls), Z * variation(of_calls) / math.sqrt(len(of_calls))
+        least, most = least / (1 + error), most / max(1 - error, 0.1)
+    if udf.spec.vectorized:
+        return counted.calls_of(rows, share) / counted.called, (least, most)
+    return share * counted.unequal, (least, most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,7 +400,12 @@ def _notes(
         yield f"the forecast has no job_capacity={by_key.label}: calls of a key that has many rows take longer"
     yield from _ends(udf, counted, as_is, tasks)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
-        yield f"{things(answered, 'row')} of the sample came from the store"
+        shares = share_of(sum(task.rows for task in tasks) - answered, sum(task.rows for task in tasks))
+        low, high = (count(one * counted.unequal * counted.called) for one in (shares.low, shares.high))
+        yield (
+            f"{things(answered, 'row')} of the sample came from the store: of all "
+            f"{count(counted.unequal * counted.called)} that it may have, {low} to {high} are to be called"
+        )
     if 0 < made < min(30, counted.called):
         yield "few calls were made, so the ranges are wide"
 
@@ -396,6 +455,15 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast, tasks: Se
                 yield f"{who if budget.by else 'all calls'} may need more than the budget of {shown}"
 
 
+def _calls_by(spec: FunctionSpec, df: DataFrame, by: Sequence[str]) -> DataFrame:
+    """The `calls` of each value of these parameters; `df` has a row for each call."""
+    # By the places of columns, as names may be equal or have dots; and as texts, as the keys of the job are.
+    places = {name: place for place, name in enumerate(df.columns if spec.takes_mapping else spec.parameters)}
+    numbered = df.toDF(*map(str, range(len(df.columns))))
+    keys = [sf.col(str(places[name])).cast("string") for name in by]
+    return numbered.groupBy(*keys).agg(sf.count(sf.lit(1)).alias("calls"))
+
+
 def _unpaid(
     spec: FunctionSpec,
     df: DataFrame,
@@ -414,11 +482,8 @@ def _unpaid(
     """
     if budget.by is None:
         each = df.sparkSession.range(1).select(sf.lit(calls).alias("calls"))
-    else:  # by the places of columns, as names may be equal or have dots; and as texts, as the keys of the job are
-        places = {name: place for place, name in enumerate(df.columns if spec.takes_mapping else spec.parameters)}
-        numbered = df.toDF(*map(str, range(len(df.columns))))
-        keys = [sf.col(str(places[name])).cast("string") for name in budget.by]
-        each = numbered.groupBy(*keys).agg(sf.count(sf.lit(1)).alias("calls"))
+    else:
+        each = _calls_by(spec, df, budget.by)
     # A window in which more is asked for than it has is the last one: the other rows come at once, and get nothing.
     now = time.time()
     window = Windows(budget.per).at(now)
