@@ -367,7 +367,9 @@ def comparable(found: Told, program: Program, *, of_a_moment: bool, is_loose: bo
         return found._replace(mail=[], counted=counted)
     if program.stops is not None or program.on_error == "raise" or "fail" in program.steps:
         return found.error
-    if program.is_open and "disturb" in program.steps:
+    has_limit = program.timeout is not None or program.attempt_timeout is not None
+    # Where a call keeps the loop for seconds, the race decides also whose limit has come.
+    if program.is_open and ("disturb" in program.steps or ("block" in program.steps and has_limit)):
         return found.counted["rows"], found.error
     results = [without_times(result) for _, result in found.output]
     rows = sorted(map(repr, results)) if program.mode == "unordered" else results
