@@ -15,6 +15,7 @@ from pyspark.sql import types as spark
 
 from asyncudf import AsyncUDFError, FunctionError, sink_source, stream_sink
 from asyncudf._spark._compat import (
+    CONNECT,
     HAS_DATA_SOURCES,
     SAIL,
     SPARK,
@@ -43,10 +44,10 @@ class Session:
 @pytest.mark.parametrize(
     ("version", "answer", "engine"),
     [
-        ("4.2.0", "4.2.0 0123456789abcdef", SPARK),
-        ("4.0.0", "4.1.0 0123456789abcdef", SPARK),  # a server that is not the client's
-        ("4.2.0", RuntimeError("not allowed"), SPARK),
-        ("4.2.0", "no number", SPARK),
+        ("4.2.0", "4.2.0 0123456789abcdef", CONNECT),
+        ("4.0.0", "4.1.0 0123456789abcdef", CONNECT),  # a server that is not the client's
+        ("4.2.0", RuntimeError("not allowed"), CONNECT),
+        ("4.2.0", "no number", CONNECT),
         ("3.5.9", "0.7.2", SAIL),
         ("4.2.0", "1.0.0", SAIL),
     ],

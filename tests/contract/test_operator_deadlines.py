@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncFunction, AsyncTimeoutError, ResultFuture, RetryStrategy
-from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf.testing import ManualFunction, OperatorHarness, VirtualClockLoop, run_rows, run_stream
 from tests.kit.clocks import HandClock
 from tests.kit.functions import hangs
@@ -123,29 +122,6 @@ class TestDeadline:
         options: Any = {limit: 2.0, "on_error": "null"}
         assert run_rows(call, range(40), output_mode="unordered", **options) == [None] * 40
         assert cancelled == [*range(40)]
-
-    def test_limits_of_attempts_cost_nothing_for_rows_that_have_no_attempt(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Ten times a second all rows behind one in back-off were looked at: a third of the time of 300,000 rows."""
-        looked_at, rows_under_way = 0, AsyncWaitOperator.rows_under_way
-
-        def counted(operator: AsyncWaitOperator) -> list[Any]:
-            nonlocal looked_at
-            looked_at += len(operator._queue)
-            return rows_under_way(operator)
-
-        monkeypatch.setattr(AsyncWaitOperator, "rows_under_way", counted)
-
-        async def call(x: int) -> int:
-            if x == 0:
-                raise ConnectionError
-            return await asyncio.sleep(0.02, x)
-
-        retry = RetryStrategy.fixed_delay(attempts=2, delay=40)
-        options: Any = {"retry": retry, "on_error": "null", "attempt_timeout": 0.1}
-        assert run_rows(call, range(2_000), timeout=180, **options) == [None, *range(1, 2_000)]
-        assert looked_at == 0
 
     def test_a_thread_that_is_late_keeps_neither_its_row_nor_its_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import threading

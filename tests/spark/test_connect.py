@@ -29,3 +29,23 @@ print([answer(column) for column in good + bad])
 """)
         == "[5, 5, 10, 10, True, True, True, True]\n"
     )
+
+
+def test_a_path_is_no_pattern_over_spark_connect(connect, tmp_path):
+    """The option that says so has no effect there: nothing was found at `run[1]`, and all was called for again."""
+    program = f"""
+from asyncudf import LookupTable, OptionError
+
+@async_pandas_udf
+async def told(x: int) -> int:
+    return x
+
+df = spark.range(3).withColumnRenamed("id", "x")
+for name in ("run[1] {{a,b}} *?t", "12:30", "12:30?"):
+    table = LookupTable(spark, f"{tmp_path}/{{name}}", told)
+    try:
+        print([(done.called, done.reused) for done in (table.update(df, progress=False) for _ in range(2))])
+    except OptionError as error:
+        print("take a path without a colon" in str(error))
+"""
+    assert connect.run(program).splitlines() == ["[(3, 0), (0, 3)]", "[(3, 0), (0, 3)]", "True"]

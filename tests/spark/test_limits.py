@@ -50,6 +50,7 @@ def test_two_tasks_keep_one_rate_for_each_key(spark, journal, noting):
     assert max(max(times) for times in begun.values()) - first < 1.5
 
 
+@pytest.mark.spark_only("foreachBatch runs in the process of the test")
 def test_batches_of_a_streaming_query_share_it(journal, lines_of, noting, to_its_end):
     limited = noting(rate_limit=LIMIT)
     counts = []

@@ -49,6 +49,7 @@ class TestNames:
             LookupTable(spark, str(tmp_path / "t"), length, 1)
 
 
+@pytest.mark.spark_only("foreachBatch runs in the process of the test")
 def test_a_stream_is_joined_as_it_comes_and_updates_batch_by_batch(spark, tmp_path, lines_of, to_its_end):
     table = LookupTable(spark, str(tmp_path / "t"), length, "line")
     stream = lines_of("Oslo", "Rome\nOslo")

@@ -153,6 +153,7 @@ def test_a_task_that_fails_is_kept_apart(spark):
     assert "secret" not in json.dumps(run.metrics)
 
 
+@pytest.mark.spark_only("which of its tasks have failed")
 def test_a_task_that_fails_behind_the_function_is_kept_apart(spark):
     """The function did all it should, and its results are lost all the same."""
 
@@ -180,6 +181,7 @@ def test_monitors_in_one_another(spark):
     assert [one["rows"] for one in outer.metrics["functions"]] == [10, 20, 30]
 
 
+@pytest.mark.spark_only("properties of a thread's jobs")
 def test_monitors_side_by_side(spark):
     """Two threads with a monitor each: neither sees the other's jobs."""
     both = threading.Barrier(2, timeout=60)
@@ -203,6 +205,7 @@ def test_threads_without_a_monitor_belong_to_that_of_their_session(spark):
 
 
 @pytest.mark.promise("monitor")
+@pytest.mark.spark_only("figures of running tasks")
 def test_figures_of_a_task_that_runs(spark, tmp_path, until):
     """While calls wait the driver knows how far the task is."""
     gate = tmp_path / "gate"
@@ -228,6 +231,7 @@ def test_figures_of_a_task_that_runs(spark, tmp_path, until):
     assert (only(run)["rows"], only(run)["tasks"]["running"], only(run)["tasks"]["succeeded"]) == (60, 0, 1)
 
 
+@pytest.mark.spark_only("figures of running tasks")
 def test_without_a_connection_figures_come_with_the_end_of_tasks(spark, monkeypatch, caplog):
     """A worker that cannot reach the driver goes on without, and Spark's accumulators have the rest."""
     monkeypatch.setattr(LiveServer, "was_reached", False)
@@ -241,6 +245,7 @@ def test_without_a_connection_figures_come_with_the_end_of_tasks(spark, monkeypa
     assert "no task could connect to 127.0.0.1, spark.driver.host" in warning
 
 
+@pytest.mark.spark_only("foreachBatch runs in the process of the test")
 def test_a_stream_is_counted_by_micro_batch(spark, lines_of, to_its_end):
     """A query that begins in a block is counted until the block ends; `foreachBatch` may have a monitor of its own."""
     runs = []

@@ -425,8 +425,11 @@ def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
         if id == 9 and journal.count("9") == 1:
             raise ConnectionError("the service is gone")
 
+    # A function of foreachBatch over Spark Connect does not know its query.
+    named: dict[str, Any] = {} if hasattr(spark, "_jsparkSession") else {"name": "posts"}
+
     def begin() -> None:
-        write = stream_sink(post, store=ResultStore.disk(tmp_path / "store"), version="1", capacity=1)
+        write = stream_sink(post, store=ResultStore.disk(tmp_path / "store"), version="1", capacity=1, **named)
         to_its_end(stream().writeStream.foreachBatch(write))
 
     with pytest.raises(Exception, match=r"post failed in attempt 1.*ConnectionError: the service is gone"):
@@ -437,6 +440,7 @@ def test_a_micro_batch_that_runs_again_sends_what_was_not_acknowledged(
     assert len(set(journal.lines)) == 15, "row 9 has had its key again, and each micro-batch has keys of its own"
 
 
+@pytest.mark.spark_only("foreachBatch runs in the process of the test")
 def test_dead_letters_of_a_stream_go_to_a_function_or_a_table(
     spark: SparkSession, stream: Any, to_its_end: Any
 ) -> None:

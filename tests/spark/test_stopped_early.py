@@ -100,6 +100,7 @@ FAILED = {
 
 
 @pytest.mark.parametrize("name", FAILED)
+@pytest.mark.spark_only("which of its tasks have failed")
 def test_what_fails_behind_the_function_has_failed(spark, name):
     """The function ended well and the task did not: one that stops early is no excuse for it."""
     build, act = FAILED[name]

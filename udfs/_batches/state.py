@@ -29,7 +29,7 @@ from .._errors.exceptions import AsyncUDFError, OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, engine_of, inside, setting, slots_of
 from .._spark.marks import marked
-from .._spark.result_table import LITERAL_PATH, WAVE, ResultTable, is_missing, observed, wave_name
+from .._spark.result_table import WAVE, ResultTable, is_missing, observed, read_files, wave_name
 from .._spark.types import parsed_offline
 from .journal import HALVES, PIECES, REST, REUSED, Event
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
@@ -344,10 +344,10 @@ class StateFolder:
         return f"{self._at(table)}/wave={wave_name()}"
 
     def _load(self, place: str, schema: spark.StructType) -> DataFrame:
-        return self.session.read.schema(schema).options(**LITERAL_PATH).parquet(place)
+        return read_files(self.session, place, "parquet", schema)
 
     def _text(self, place: str) -> list[str]:
-        return [row["value"] for row in self.session.read.options(**LITERAL_PATH).text(place).collect()]
+        return [row["value"] for row in read_files(self.session, place, "text").collect()]
 
     def _add_results(self, frame: DataFrame) -> DataFrame:
         """Add a wave; returns its rows as they are there."""
@@ -378,7 +378,7 @@ class StateFolder:
         if hadoop := self._hadoop():  # without it Spark logs a warning with a long trace
             return bool(hadoop[1].exists(hadoop[0](self._at(table))))
         try:
-            files = self.session.read.options(**LITERAL_PATH).text(self._at(table))
+            files = read_files(self.session, self._at(table), "text")
             files.schema  # noqa: B018 - Spark looks only now
             return engine_of(self.session).misses_paths or bool(files.inputFiles())
         except Exception as error:

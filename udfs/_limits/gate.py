@@ -99,5 +99,8 @@ class Gate:
     def began(self, attempt: AskingAttempt, now: float) -> None:
         """The attempt begins."""
 
+    def withdrawn(self, attempt: AskingAttempt) -> None:
+        """An attempt that may have been let begin does not; called for each that has asked and ends so."""
+
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         """The attempt is over; called once for each that began."""

@@ -110,9 +110,11 @@ class Engine:
     caches_tables: bool = True  # it remembers the files of a table, until it is told to look again
     spreads_ranges: bool = True  # range() has as many partitions as tasks may run at once
     misses_paths: bool = True  # to read a path where nothing is raises an error
+    keeps_options: bool = True  # options of a reader keep the case of their names
 
 
 SPARK = Engine("Spark")
+CONNECT = dataclasses.replace(SPARK, keeps_options=False)  # Spark's own server
 SAIL = Engine(
     "Sail",
     calls_columns_once=False,
@@ -155,12 +157,12 @@ def _asked(session: Any) -> Engine:
     # `session.version` is no answer: Sail repeats the version of the client. Its own was 0.7 when Spark's was 4.2.
     try:
         (row,) = session.sql("SELECT version()").collect()
-        return SAIL if not row[0].startswith(session.version) and int(row[0].partition(".")[0]) < 3 else SPARK
+        return SAIL if not row[0].startswith(session.version) and int(row[0].partition(".")[0]) < 3 else CONNECT
     except Exception as error:
         # A server that cannot be reached may be any engine: a guess would be kept for good, and waited for once more.
         if "StatusCode.UNAVAILABLE" in str(error) or type(error).__name__ == "RetriesExceeded":
             raise
-        return SPARK  # it answers no queries of ours
+        return CONNECT  # it answers no queries of ours
 
 
 def to_arrow(declared: spark.DataType) -> pa.DataType:

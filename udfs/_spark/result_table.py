@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 
-from .._errors.exceptions import AsyncUDFError
+from .._errors.exceptions import AsyncUDFError, OptionError
 from ._compat import condition_of, engine_of
 from .keeping import keep
 
@@ -32,8 +32,7 @@ NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "DELTA_PATH_DOES_NO
 # Iceberg shuffles what it writes to a table with a sort order by ranges: Spark reads the rows twice for that, and calls
 # twice. Other tables do not know the option.
 READ_ONCE = {"distribution-mode": "none"}
-# Spark writes to a path literally, but reads it as a pattern. Escaping `*` would forbid colons in the path.
-LITERAL_PATH = {"__globPaths__": "false"}
+IN_PATTERNS = re.compile(r"([*?\[\]{}\\])")
 LONGEST = 600.0  # seconds until Spark tells what it has observed of a query that has ended
 
 
@@ -101,10 +100,30 @@ class ResultTable:
         return f"{self.where.rstrip('/')}/{WAVE}={wave}"
 
     def _load(self, place: str, schema: StructType | None) -> DataFrame:
+        if self.is_files:
+            return read_files(self.session, place, self.format, schema)
         reader = self.session.read.format(self.format)
-        if schema is not None:
-            reader = reader.schema(schema)
-        return reader.options(**(LITERAL_PATH if self.is_files else {})).load(place)
+        return (reader if schema is None else reader.schema(schema)).load(place)
+
+
+def read_files(session: SparkSession, place: str, kind: str, schema: StructType | None = None) -> DataFrame:
+    """What is in a file or folder, whose path is no pattern: Spark writes to a path literally, but reads patterns.
+
+    Raises:
+        OptionError: over Spark Connect, for a path that Hadoop cannot read if a character is escaped.
+    """
+    reader = session.read.format(kind)
+    if schema is not None:
+        reader = reader.schema(schema)
+    if engine_of(session).keeps_options:
+        return reader.option("__globPaths__", "false").load(place)  # which counts by this very name
+    escaped = IN_PATTERNS.sub(r"\\\1", place)
+    if escaped != place and ":" in re.sub(r"^\w+:/", "", place):
+        raise OptionError(
+            f"{place} cannot be read over Spark Connect, which takes it for a pattern: take a path without a colon, or "
+            "without any of * ? [ ] { } and the backslash"
+        )
+    return reader.load(escaped)
 
 
 def wave_name() -> str:

@@ -81,15 +81,24 @@ class Backlog:
     def take_out(self, row: Row) -> None:
         """A row that is ready or aside is not called next, but may be put again."""
         if row.state is RowState.ASIDE:
-            self.aside.take_out(row)
+            self.withdraw(self.aside.take_out(row))
             return
         for place in range(len(self.ready) - 1, -1, -1):  # most such rows came last
             if row in (rows := self.ready[place].rows):
-                self.ready[place].rows = [one for one in rows if one is not row]
-                if len(rows) == 1:
-                    self.aside.leaves(self.ready[place])
-                    del self.ready[place]
+                if len(rows) > 1:
+                    self.ready[place].rows = [one for one in rows if one is not row]
+                    return
+                attempt = self.ready[place]
+                del self.ready[place]
+                self.withdraw(attempt)
                 return
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """An attempt is not to begin any more: others may have what the limits have let it have."""
+        if attempt.keys:
+            self._gatekeeper.withdrawn(attempt)
+            self.aside.leaves(attempt)
+            self.aside.ended(attempt)
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, as_one: bool) -> None:
         """Let rows be ready after so many seconds, before their deadlines: `as_one` attempt, or each for itself."""
@@ -137,7 +146,7 @@ class Backlog:
                 return attempt
             if rows:
                 return Attempt(rows)
-            self.aside.leaves(attempt)
+            self.withdraw(attempt)
         return None
 
     def _joined(self, rows: Sequence[Row]) -> list[Row]:

@@ -161,7 +161,7 @@ class RowLifecycle:
             answer = self.gatekeeper.try_begin(slot, attempt)
         except BudgetSpentError as error:
             self.conclude(attempt.rows, [Failure(error)] * len(attempt.rows))
-            aside.leaves(attempt)
+            self.backlog.withdraw(attempt)
             return False
         except BaseException:
             self.backlog.put_back(attempt)
@@ -548,8 +548,10 @@ class RowLifecycle:
         # A row that waits for its turn says nothing about the service.
         if is_at_work and not failure.is_no_rows_fault and any(map(self.gatekeeper.looks_down, (failure, late))):
             self._hold([row], [answer], failure)
-        else:
-            self.conclude([row], [answer])
+            return
+        if row.state is RowState.ASIDE:
+            self.backlog.take_out(row)
+        self.conclude([row], [answer])
 
     def _attempt_expired(self, attempt: Attempt) -> None:
         """The limit of an attempt has come: this is an outcome like an exception, and may be retried."""

@@ -12,7 +12,7 @@ from ..coordinator.client import LONGEST_PAUSE
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
 from .amount import KeyAmount, OpenWindow, Question, Reply
-from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, kept
+from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, SUMS, kept
 from .option import Budget, budget_label
 from .windows import Windows
 
@@ -39,6 +39,7 @@ LOST = "lost"  # the run of a window whose amounts nobody knows any more
 # the ledger has to be asked; else 0.
 SPEND_KEYS = (
     PACE_SCRIPT
+    + SUMS
     + """
 local amounts, clock, reply, number, me = KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3]
 local total, lease, known, has_ledger = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[8] == '1'
@@ -68,8 +69,8 @@ for i = 11, #ARGV, 7 do
     if till < now then holders = 0 end
     holders = math.max(0, holders - tonumber(ARGV[i + 5]))
     local left, got, verdict = total - spent, 0, 0
-    if want > 0 and left + 1e-9 * total >= need then
-      got = math.max(need, need * math.floor(math.min(want, left / 8) / need))
+    if want > 0 and left + ROUNDING * total >= need then
+      got = math.max(need, need * math.floor(math.min(want, left / PARTS) / need))
     elseif want > 0 and holders == 0 and not keeps then
       verdict = 2 - flag
       flag = 1
