@@ -360,14 +360,14 @@ def check(program: Program) -> None:
 
 def comparable(found: Told, program: Program, *, of_a_moment: bool, is_loose: bool = False) -> Any:
     """What has to be the same by each way."""
-    counted = {
-        name: rounded(figure) for name, figure in found.counted.items() if of_a_moment or name not in OF_A_MOMENT
-    }
+    counted = {name: figure for name, figure in found.counted.items() if of_a_moment or name not in OF_A_MOMENT}
     if not (program.is_a_race or is_loose):
-        return found._replace(mail=[], counted=counted)
+        return rounded(found._replace(mail=[], counted=counted))
     if program.stops is not None or program.on_error == "raise" or "fail" in program.steps:
         return found.error
-    if program.is_open and "disturb" in program.steps:
+    has_limit = program.timeout is not None or program.attempt_timeout is not None
+    # Where a call keeps the loop for seconds, the race decides also whose limit has come.
+    if program.is_open and ("disturb" in program.steps or ("block" in program.steps and has_limit)):
         return found.counted["rows"], found.error
     results = [without_times(result) for _, result in found.output]
     rows = sorted(map(repr, results)) if program.mode == "unordered" else results
@@ -378,7 +378,7 @@ def rounded(figure: Any) -> Any:
     """Seconds that were added up in another order."""
     if isinstance(figure, dict):
         return {name: rounded(one) for name, one in figure.items()}
-    if isinstance(figure, list):
+    if isinstance(figure, (list, tuple)):
         return [*map(rounded, figure)]
     return round(figure, 6) if isinstance(figure, float) else figure
 
