@@ -44,7 +44,7 @@ def engine(
     clock = loop.time if isinstance(loop, VirtualClockLoop) else time.monotonic  # else that of Spark's workers
     source = batches(rows)
 
-    def request_batch() -> None:
+    def request_rows() -> None:
         batch = next(source, None)
         if batch is None:
             loop.call_soon(operator.end_of_input)
@@ -67,7 +67,7 @@ def engine(
         stored=stored,
         may_edit=False,  # as of a column of whole numbers, which nobody can edit
         counters=TaskCounters(clock),
-        request_batch=request_batch,
+        request_rows=request_rows,
     )
     return operator
 

@@ -128,15 +128,17 @@ def _collecting(output: Any) -> Callable[[AnyRecord, Any], None]:
     return getattr(output, "collect_result", collect_result)
 
 
-_NO_BATCH: tuple[Any, ...] = [], [], 0, None
+_NO_BATCH: tuple[Any, ...] = [], [], 0
 
 
 def _open_batch(output: Any) -> tuple[Any, ...]:
-    """The results that `output` gathers, their origins, how many are a full batch, and what flushes it.
+    """The results that `output` gathers, their origins, and the place of the last one of a full batch.
 
-    While there are any, others may be added directly; an output that does more for a result has none for good.
+    Those between the first and the last one may be added directly; an output that does more for a result, or weighs it,
+    has no such batch.
     """
-    return getattr(output, "open_batch", None) or _NO_BATCH
+    values, origins, full = getattr(output, "open_batch", None) or _NO_BATCH
+    return values, origins, full - 1
 
 
 class _MarkerEntry(Entry):
@@ -332,22 +334,20 @@ class OrderedStreamElementQueue(StreamElementQueue):
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], bool]:
         entries, collect = self.entries, _collecting(output)
-        values, origins, full, flush = _open_batch(output)
+        values, origins, last = _open_batch(output)
 
         def completed(entry: RecordEntry, result: Any) -> bool:
             if not entry.is_done and entries[0] is entry:  # it leaves at once: nothing is before it
                 entries.popleft()
                 entry.is_done = True
                 if entry._memory is not None:
-                    if not values:  # who has an open batch weighs no results: its first one stands for all
-                        entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
-                if values:  # as `collect` would do, which is a call for each row
+                if values and len(values) < last:  # as `collect` would do, which is a call for each row
                     values.append(result)
                     origins.append(entry.record[2])
-                    if len(values) >= full:
-                        flush()
                 else:
+                    if entry._memory is not None:
+                        entry._memory.note_result(result)
                     collect(entry.record, result)
             else:
                 entry.complete((result,))
@@ -440,7 +440,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], bool]:
         entries, collect = self.entries, _collecting(output)
-        values, origins, full, flush = _open_batch(output)
+        values, origins, last = _open_batch(output)
 
         def completed(entry: RecordEntry, result: Any) -> bool:
             segment = self._first
@@ -453,15 +453,13 @@ class UnorderedStreamElementQueue(StreamElementQueue):
                 else:
                     self._remove(entry)
                 if entry._memory is not None:
-                    if not values:  # who has an open batch weighs no results: its first one stands for all
-                        entry._memory.note_result(result)
                     entry._memory.release(entry._held_bytes)
-                if values:  # as `collect` would do, which is a call for each row
+                if values and len(values) < last:  # as `collect` would do, which is a call for each row
                     values.append(result)
                     origins.append(entry.record[2])
-                    if len(values) >= full:
-                        flush()
                 else:
+                    if entry._memory is not None:
+                        entry._memory.note_result(result)
                     collect(entry.record, result)
             if self._first.finished:
                 emit()

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from asyncudf._observe.run_metrics import TaskAttempt
-from asyncudf._spark.api.monitor import Run, _Progress
+from asyncudf._spark.api.monitor import Run, _DisplayThread
 from asyncudf._spark.monitoring.job_watch import JobWatch
 from asyncudf._spark.monitoring.task_report import SESSION_CONF, WORKER_LOGS
 
@@ -61,9 +61,9 @@ def test_an_interrupt_at_the_end_leaves_no_display(capsys: pytest.CaptureFixture
 
     run = run_of(interrupted, progress=True)
     with pytest.raises(KeyboardInterrupt), run:
-        assert _Progress.is_shown
+        assert _DisplayThread.is_shown
     assert run._shown is not None
-    assert (run._shown.is_alive(), _Progress.is_shown) == (False, False)
+    assert (run._shown.is_alive(), _DisplayThread.is_shown) == (False, False)
 
 
 class ConnectSession:

@@ -43,7 +43,7 @@ from asyncudf import (
 from asyncudf._errors.checks import Seconds
 from asyncudf._functions import retry
 from asyncudf._functions.options import CallOptions, FunctionOptions, Options
-from asyncudf._functions.signature import batch_rows, read_function
+from asyncudf._functions.signature import group_rows, read_function
 from asyncudf.testing import MemoryStore, OperatorHarness, run_rows, run_stream
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
@@ -390,7 +390,7 @@ class TestDocstring:
             "capacity": str(usual.capacity),
             "max_buffered_bytes": f"{(usual.max_buffered_bytes or 0) // 2**20} MiB",
             "timeout": f"{usual.timeout:g}",
-            "batch_size": str(batch_rows(read_function(vectorized, usual), usual)),
+            "batch_size": str(group_rows(read_function(vectorized, usual), usual)),
             "store_timeout": f"{usual.store_timeout:g}",
             "open_timeout": f"{usual.open_timeout:g}",
         }

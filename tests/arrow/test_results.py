@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import enum
 import math
+import sqlite3
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,3 +274,17 @@ def test_a_decimal_fits_if_arrow_can_keep_it(digits: int, exponent: int) -> None
             validator("f", arrow_type)(value)
     else:
         assert validator("f", arrow_type)(value) == value == kept
+
+
+def test_a_row_of_a_database_is_a_struct_by_its_names() -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.row_factory = sqlite3.Row
+        row = database.execute("SELECT 'x' AS b, 1 AS a, 2 AS more").fetchone()
+        with_a_name_twice = database.execute("SELECT 1 AS a, 'x' AS b, 2 AS a").fetchone()
+
+    async def call(which: int) -> Any:
+        return row if which == 0 else with_a_name_twice
+
+    assert run_rows(call, [0], returnType="a int, b string") == [{"a": 1, "b": "x"}]
+    with pytest.raises(ResultError, match="more than once"):
+        run_rows(call, [1], returnType="a int, b string")

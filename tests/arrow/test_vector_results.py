@@ -21,7 +21,12 @@ NAN = math.nan
 DAYS = ["2020-01-02", None, "2020-01-03"]
 DATES = [datetime.date(2020, 1, 2), None, datetime.date(2020, 1, 3)]
 MIDNIGHTS = pd.to_datetime(pd.Series(DAYS))
+MAPS = [{"a": 2**62}, None, {}]
 Vector = Callable[[pd.Series], Any]
+
+
+def of_arrow(values: list[Any], arrow_type: pa.DataType) -> Any:
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, arrow_type)))  # type: ignore[attr-defined]
 
 
 def results(vector: Any, returns: str, **options: Any) -> list[Any]:
@@ -68,6 +73,23 @@ TAKEN = {
     "midnights": (MIDNIGHTS, "date", DATES),
     "midnights among objects": (MIDNIGHTS.astype(object), "date", DATES),
     "midnights in Arrow": (pa.array(MIDNIGHTS), "date", DATES),
+    "maps of Arrow": (of_arrow(MAPS, pa.map_(pa.string(), pa.int64())), "map<string,bigint>", MAPS),
+    "maps in arrays of Arrow": (
+        of_arrow([[one, None] for one in MAPS], pa.list_(pa.map_(pa.string(), pa.int64()))),
+        "array<map<string,bigint>>",
+        [[one, None] for one in MAPS],
+    ),
+    "structs in arrays of Arrow": (
+        of_arrow([[{"n": 1}, None], None, []], pa.list_(pa.struct([("n", pa.int64())]))),
+        "array<struct<n:bigint>>",
+        [[{"n": 1}, None], None, []],
+    ),
+    "days in arrays of Arrow": (of_arrow([DATES, None, []], pa.list_(pa.date32())), "array<date>", [DATES, None, []]),
+    "a frame of maps of Arrow": (
+        pd.DataFrame({"m": of_arrow(MAPS, pa.map_(pa.string(), pa.int64()))}),
+        "m map<string,bigint>",
+        [{"m": one} for one in MAPS],
+    ),
     "days of Arrow": (pd.Series(DATES, dtype="date32[pyarrow]"), "date", DATES),
     "moments": (MIDNIGHTS, "timestamp_ntz", [*map(pd.Timestamp, DAYS[:1]), None, pd.Timestamp("2020-01-03")]),
     "no moment at all": (pd.Series([pd.NaT] * 3), "timestamp", [None] * 3),

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from asyncudf import Budget, RuntimeContext, batch_function
 from asyncudf._batches import owner as owners
-from asyncudf._batches.journal import Progress
+from asyncudf._batches.journal import SubmissionProgress
 from asyncudf._batches.owner import Owner
 from asyncudf._batches.work import Work
 from asyncudf._batches.writer import Submitted, Writer
@@ -140,7 +140,7 @@ class Process:
             raise
         owner.__exit__()
 
-    def rounds(self, most: int = 200) -> Progress:
+    def rounds(self, most: int = 200) -> SubmissionProgress:
         """Rounds until it is done."""
         with self.writer() as writer:
             for _ in range(most):

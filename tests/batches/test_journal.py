@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncudf import Budget
-from asyncudf._batches.journal import REUSED, UNMADE, Event, Part, Progress
+from asyncudf._batches.journal import REUSED, UNMADE, Event, Part, SubmissionProgress
 from asyncudf._functions.options import Options
 from asyncudf._functions.signature import FunctionSpec
 
@@ -23,7 +23,7 @@ def about(kind: str, part: str = "a", turn: int = 0, attempt: int = 1, at: float
 
 
 def only(*events: Event, can_find: bool = False) -> Part:
-    (part,) = Progress([planned(), *events], can_find=can_find).parts
+    (part,) = SubmissionProgress([planned(), *events], can_find=can_find).parts
     return part
 
 
@@ -34,7 +34,7 @@ FORMED = Event(0.0, "me", "formed", 1)
 def test_a_part_that_was_sent_is_sent_whatever_the_clocks_say(order: tuple[int, ...]) -> None:
     """A part whose id was there, and whose intent had the later time, was sent once more."""
     events = [about("intent", at=5.0), about("sent", job="7", at=4.0), planned()]
-    progress = Progress([events[place] for place in order], can_find=False)
+    progress = SubmissionProgress([events[place] for place in order], can_find=False)
     assert [(part.state, part.job) for part in progress.parts] == [("sent", "7")]
 
 
@@ -52,31 +52,31 @@ def test_each_intent_without_an_end_may_be_a_job_that_nobody_knows() -> None:
     assert only(about("intent"), about("sent", job="7", reruns=1)).unknown_jobs == 1
     assert only(about("intent"), about("refused"), about("intent", turn=1)).unknown_jobs == 0
     events = [planned(), about("intent"), about("intent")]
-    assert [Progress(events, can_find=can).may_be_twice for can in (False, True)] == [1, 0]
+    assert [SubmissionProgress(events, can_find=can).may_be_twice for can in (False, True)] == [1, 0]
 
 
 def test_a_job_that_may_be_there_twice_may_be_charged_twice() -> None:
     events = [planned(costs=[2.0]), about("intent"), about("intent"), about("sent", job="7")]
-    assert Progress(events, can_find=False).committed(1) == [4.0]
-    assert Progress(events, can_find=True).committed(1) == [2.0]
+    assert SubmissionProgress(events, can_find=False).committed(1) == [4.0]
+    assert SubmissionProgress(events, can_find=True).committed(1) == [2.0]
     settled = about("settled", costs=[1.5], ok=10)
-    assert Progress([*events, settled], can_find=False).spent(1) == [3.5]
-    assert Progress([*events, settled], can_find=True).spent(1) == [1.5]
+    assert SubmissionProgress([*events, settled], can_find=False).spent(1) == [3.5]
+    assert SubmissionProgress([*events, settled], can_find=True).spent(1) == [1.5]
 
 
 def test_an_attempt_is_there_once_it_is_planned_as_a_whole() -> None:
-    assert Progress([planned()], can_find=False).attempt == 0
-    progress = Progress([planned(), FORMED], can_find=False)
+    assert SubmissionProgress([planned()], can_find=False).attempt == 0
+    progress = SubmissionProgress([planned(), FORMED], can_find=False)
     assert (progress.attempt, progress.is_attempt_over, progress.is_done) == (1, False, False)
-    assert Progress([FORMED], can_find=False).is_done, "no rows, or all from a store"
+    assert SubmissionProgress([FORMED], can_find=False).is_done, "no rows, or all from a store"
 
 
 def test_it_is_done_when_no_request_is_to_be_asked_again() -> None:
     events = [planned(), FORMED, about("settled", ok=9, again=1)]
-    progress = Progress(events, can_find=False)
+    progress = SubmissionProgress(events, can_find=False)
     assert (progress.is_attempt_over, progress.to_ask_again, progress.is_done) == (True, 1, False)
     second = [planned(attempt=2, requests=1), Event(2.0, "me", "formed", 2), about("settled", attempt=2, failed=1)]
-    assert Progress([*events, *second], can_find=False).is_done
+    assert SubmissionProgress([*events, *second], can_find=False).is_done
 
 
 def test_answers_that_were_read_again_replace_what_was_settled() -> None:
@@ -86,7 +86,7 @@ def test_answers_that_were_read_again_replace_what_was_settled() -> None:
 
 def test_parts_without_a_job_weigh_nothing_in_the_queue() -> None:
     events = [planned(UNMADE, weight=5.0), planned(REUSED, attempt=0), planned(weight=3.0), about("intent")]
-    progress = Progress(events, can_find=False)
+    progress = SubmissionProgress(events, can_find=False)
     assert progress.queued == 3.0
     assert [part.has_job for part in progress.parts] == [False, True, False]
 
@@ -94,12 +94,12 @@ def test_parts_without_a_job_weigh_nothing_in_the_queue() -> None:
 def test_requests_of_a_job_that_failed_are_not_done_before_their_pieces_are() -> None:
     """A process may die between the two events: the rows would be in no result and no dead letter."""
     events = [planned(), FORMED, about("settled", apart=9, failed=1)]
-    progress = Progress(events, can_find=False)
+    progress = SubmissionProgress(events, can_find=False)
     assert (progress.is_attempt_over, progress.is_done, progress.parts[0].is_to_divide) == (False, False, True)
     events += [about("apart"), planned("ar", requests=9)]
-    progress = Progress(events, can_find=False)
+    progress = SubmissionProgress(events, can_find=False)
     assert (progress.is_done, progress.parts[0].is_to_divide, progress.parts[1].is_piece) == (False, False, True)
-    assert Progress([*events, about("settled", "ar", ok=9)], can_find=False).is_done
+    assert SubmissionProgress([*events, about("settled", "ar", ok=9)], can_find=False).is_done
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,27 @@ class TestRowsOfAKeyAtItsBound:
         )  # fmt: skip
         assert got == [None, 1, 2]
 
+    @MODES
+    @pytest.mark.parametrize("by", ["tenant", None])
+    def test_follow_one_that_is_late_while_it_waits_for_a_permit(self, mode: Any, by: Any) -> None:
+        """It had the only place of its key, and no call of the key was in flight that could end."""
+        begun = list[tuple[int, float]]()
+
+        async def fails_once(tenant: str, row: int) -> int:
+            begun.append((row, now()))
+            await asyncio.sleep(1)
+            if not row:
+                raise ConnectionError
+            return row
+
+        got = run_rows(
+            fails_once, [("a", row) for row in range(4)], output_mode=mode, on_error="null", timeout=15,
+            retry=RetryStrategy.fixed_delay(2, 0.1), rate_limit=RateLimit(1, per=10, burst=1, by=by),
+            job_capacity=KeyCapacity(1, by="tenant"),
+        )  # fmt: skip
+        assert sorted(got, key=str) == [1, 2, 3, None]
+        assert begun == [(0, 0), (1, 10), (2, 20), (3, 30)]
+
     def test_reserve_nothing_of_a_budget(self) -> None:
         service = Tenants()
         rows = [("a", 0), ("a", 1), ("b", 2)]
@@ -148,6 +169,25 @@ class TestRowsOfAKeyAtItsBound:
         got = run_rows(service.call, rows, job_capacity=KeyCapacity(1, by="tenant"), budget=budget, on_spent="null")
         assert got == [0, 1, 2]
         assert service.begun == {"a": [0, 1], "b": [0]}
+
+    def test_go_on_when_one_that_waits_for_its_rate_is_late(self) -> None:
+        """It has the place of a call, and no call of it ends: rows behind it with another rate waited for ever."""
+        begun = list[tuple[int, float]]()
+
+        async def fails_once(tenant: str, model: str, row: int) -> int:
+            begun.append((row, now()))
+            if not row:
+                raise ConnectionError
+            await asyncio.sleep(0.5)
+            return row
+
+        got = run_rows(
+            fails_once, [("a", "slow", 0), ("a", "fast", 1), ("a", "fast", 2)], retry=RetryStrategy.fixed_delay(5, 0.1),
+            timeout=5.0, on_error="null", job_capacity=KeyCapacity(1, by="tenant"),
+            rate_limit=RateLimit(1, 60.0, 1, lambda tenant, model, row: float(model == "slow"), by="model"),
+        )  # fmt: skip
+        assert got == [None, 1, 2]
+        assert begun == [(0, 0), (1, 0), (2, pytest.approx(5.0, abs=1.5))]
 
 
 class TestACallThatEnds:

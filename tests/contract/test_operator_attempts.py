@@ -186,3 +186,17 @@ def test_an_attempt_of_a_function_of_any_number_of_values_gets_its_arguments_as_
     with pytest.raises(AsyncUDFError, match=r"attempt 3, partition 0, for the input \(\[0\],\)"):
         run_rows(edits, [row], retry=RetryStrategy.fixed_delay(attempts=3, delay=1.0))
     assert row == [0]
+
+
+def test_attempts_that_are_late_together_end_in_the_order_in_which_they_began() -> None:
+    """They ended in the order of a set, so no two runs were the same."""
+    ended = []
+
+    async def hangs(row: int) -> None:
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            ended.append(row)
+
+    run_rows(hangs, range(50), capacity=50, attempt_timeout=1.0, on_error="null")
+    assert ended == [*range(50)]

@@ -253,7 +253,7 @@ class TestCallsThatWait:
                 if asyncio.get_running_loop().time() < 60:
                     is_down.add(n)
                 raise ConnectionError(n)
-            return "x" * 2_000
+            return "" if n == 0 else "x" * 2_000  # the first result says nothing about the others
 
         retry = RetryStrategy.fixed_delay(attempts=2, delay=60)
         assert len(run_rows(page, range(300), capacity=2, retry=retry, max_buffered_bytes=LIMIT)) == 300

@@ -68,7 +68,7 @@ class TestPutting:
 
 
 class Gathering(Emitted):
-    """Writes results in batches of two, with their origins; it counts those that came by `collect_result`."""
+    """Writes results in batches of three, with their origins; it counts those that came by `collect_result`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,26 +80,23 @@ class Gathering(Emitted):
         self.collected += 1
         for held, one in zip(self.held, (result, record.origin), strict=True):
             held.append(one)
-        if len(self.held[0]) == 2:
-            self.flush()
-
-    def flush(self) -> None:
-        self.batches.append(tuple([*held] for held in self.held))  # type: ignore[arg-type]
-        for held in self.held:
-            held.clear()
+        if len(self.held[0]) == 3:
+            self.batches.append(tuple([*held] for held in self.held))  # type: ignore[arg-type]
+            for held in self.held:
+                held.clear()
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["collected", "added to the open batch"])
 def test_results_that_leave_at_once_fill_the_batch_of_the_output(make_queue: QueueClass, is_open: bool) -> None:
-    """Batches are the same whether the output has an open batch, to which all but its first result are added."""
+    """Batches are the same if the output has an open batch, to which all between the first and the last are added."""
     queue, output = make_queue(5), Gathering()
     if is_open:
-        output.open_batch = (*output.held, 2, output.flush)  # type: ignore[attr-defined]
+        output.open_batch = (*output.held, 3)  # type: ignore[attr-defined]
     completed = queue.completing(output, lambda: None)
     for entry in [queue.put_record(StreamRecord(None, 0, f"row {i}")) for i in range(5)]:
         completed(entry, entry.record.origin[-1])
-    assert output.batches == [(["0", "1"], ["row 0", "row 1"]), (["2", "3"], ["row 2", "row 3"])]
-    assert output.held == (["4"], ["row 4"])
+    assert output.batches == [(["0", "1", "2"], ["row 0", "row 1", "row 2"])]
+    assert output.held == (["3", "4"], ["row 3", "row 4"])
     assert output.collected == (3 if is_open else 5)
     assert len(queue) == 0
 
@@ -109,14 +106,16 @@ def test_whoever_completes_a_row_says_whether_it_did_more_than_to_add_it_to_a_ba
     make_queue: QueueClass, is_open: bool
 ) -> None:
     """Then it may have taken long, and a clock that was read before is read again."""
-    queue, output = make_queue(5), Gathering()
+    queue, output = make_queue(6), Gathering()
     if is_open:
-        output.open_batch = (*output.held, 2, output.flush)  # type: ignore[attr-defined]
+        output.open_batch = (*output.held, 3)  # type: ignore[attr-defined]
     completed = queue.completing(output, lambda: queue.emit_completed_elements(output, 9))
-    first, second, third, _, behind = put(queue, "a", "b", "c", Watermark(1), "d")
-    behind.complete(["D"])
-    has_only_added = [not completed(entry, None) for entry in (first, second, third)]
-    assert has_only_added == [is_open, False, False], "the second fills the batch, and others leave after the third"
+    *rows, _, behind = put(queue, "a", "b", "c", "d", Watermark(1), "e")
+    behind.complete(["E"])
+    has_only_added = [not completed(entry, None) for entry in rows]
+    assert has_only_added == [is_open, is_open, False, False], (
+        "the third fills the batch, others leave after the fourth"
+    )
     assert queue.is_empty()
 
 

@@ -13,7 +13,7 @@ import pytest
 from asyncudf import KeyCapacity, RateLimit
 from asyncudf._limits.capacity.keyed import KEY_SHARES, SharedKeyCalls, prepare_key_shares
 from asyncudf._limits.coordinator.client import LEASE, Coordinator
-from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked
+from tests.kit.coordinators import OnGivenTime, Scripts, Server, linked, space_of_its_own
 from tests.kit.engines import run_tasks
 from tests.kit.limited import most_within, now
 
@@ -95,10 +95,6 @@ class TestTheCallsOfAKey:
         assert shares_of(scripts, begin + 60.1, "one", 4, 4) == [4, 2]
 
 
-class Row:
-    is_done = False
-
-
 class Task:
     """A task's calls of a key."""
 
@@ -106,15 +102,15 @@ class Task:
         self.waiting = 0
         self.calls = SharedKeyCalls(linked(connection, name), "x", FOUR, lambda key: self.waiting, lambda key: None)
 
-    async def begin(self) -> float:
+    async def begin(self, key: str = "a") -> float:
         """Wait until a call may begin, and begin it; returns when."""
-        row = Row()
+        row = object()
         async with asyncio.timeout(30):
-            while not self.calls.may_begin("a", row, now()):
+            while not self.calls.may_begin(key, row, now()):
                 self.waiting = 1
                 await asyncio.sleep(0.01)
         self.waiting = 0
-        self.calls.began("a", row)
+        self.calls.began(key, row)
         return now()
 
     def end(self) -> None:
@@ -167,6 +163,52 @@ async def test_what_a_killed_task_had_is_free_within_five_seconds(connection: On
     one.calls._task.cancel()
     assert await waiting < killed + 5
     await two.calls.close()
+
+
+@pytest.mark.usefixtures("given_time")
+@pytest.mark.parametrize("seconds", [0, 2, 4.5])
+@pytest.mark.parametrize("is_at_work", [False, True])
+async def test_the_calls_of_a_dead_task_are_free_whenever_another_asks(
+    connection: OnGivenTime, seconds: float, *, is_at_work: bool
+) -> None:
+    """Leases do not run out while no task asks, and so tasks ask though they have nothing to say."""
+    await prepare_key_shares(connection, "x")
+    dead, alive = Task(connection, "dead"), Task(connection, "alive")
+    for _ in range(4):
+        await dead.begin()
+    if is_at_work:
+        await alive.begin("b")
+    await asyncio.sleep(20)
+    dead.calls._task.cancel()
+    killed = now()
+    await asyncio.sleep(seconds)
+    assert await alive.begin() <= killed + 5
+    await alive.calls.close()
+
+
+class Behind(OnGivenTime):
+    """The connection to a coordinator that has too much to do: it asks for the longest pauses."""
+
+    async def run(self, script: str, keys: Any, *arguments: object) -> Any:
+        _, *answer = await super().run(script, keys, *arguments)
+        return ["4", *answer]
+
+
+@pytest.mark.usefixtures("given_time")
+async def test_a_task_renews_what_it_has_though_the_coordinator_is_behind(server: Server) -> None:
+    space = space_of_its_own()
+    async with Behind(server, trip=0.5, space=space) as slow, OnGivenTime(server, space=space) as quick:
+        await prepare_key_shares(quick, "x")
+        one, two = Task(slow, "one"), Task(quick, "two")
+        for _ in range(4):
+            await one.begin()
+        waiting = asyncio.ensure_future(two.begin())
+        await asyncio.sleep(20)
+        assert not waiting.done()
+        one.end()
+        assert await waiting < now() + 6
+        await one.calls.close()
+        await two.calls.close()
 
 
 @pytest.mark.usefixtures("given_time")

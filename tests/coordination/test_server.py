@@ -32,7 +32,7 @@ pytestmark = pytest.mark.services
 SILENT: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
 DRIVER = """
 import os, sys, time
-from asyncudf._limits.coordinator_server import CoordinatorServer
+from asyncudf._limits.coordinator.server import CoordinatorServer
 server = CoordinatorServer()
 if "fork" in sys.argv and os.fork() == 0:
     time.sleep(60)

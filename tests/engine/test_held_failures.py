@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from asyncudf import CircuitBreaker, async_pandas_udf
+from asyncudf._engine.calls.gatekeeper import Gatekeeper
 from asyncudf._engine.calls.row import Row
-from asyncudf._engine.calls.service import Service
 from asyncudf._errors.failure import Failure
 from asyncudf._observe.counters import TaskCounters
 
@@ -22,7 +22,7 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
         weather, breaker=CircuitBreaker(window=10, open_for=5.0, max_open=100.0), on_error="null"
     ).options
     operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0), rows_under_way=list)
-    service = Service(operator, options, SimpleNamespace(), async_pandas_udf(weather).spec)  # type: ignore[arg-type]
+    service = Gatekeeper(operator, options, SimpleNamespace(), async_pandas_udf(weather).spec)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=False)
     service.share(shared)
     held, row, failure = service.held_failures, Row(), Failure(ConnectionError())

@@ -15,8 +15,8 @@ from asyncudf._engine.operators.outputs import (
     BroadcastingOutput,
     CopyingBroadcastingOutput,
     OperatorOutput,
-    Output,
     RecordWriterOutput,
+    StreamOutput,
 )
 from asyncudf._engine.operators.synchronous import WatermarkOperator
 from asyncudf._functions.watermarks import WatermarkGenerator
@@ -28,7 +28,7 @@ TAG, OTHER = OutputTag("rejects", "int"), OutputTag("others", "int")
 MARKERS: list[Any] = [Watermark(5), WatermarkStatus.IDLE, LatencyMarker(1.0, "source", 0)]
 
 
-def emit_all(output: Output) -> None:
+def emit_all(output: StreamOutput) -> None:
     """Each kind of element but records."""
     watermark, status, marker = MARKERS
     output.emit_watermark(watermark)
@@ -36,7 +36,7 @@ def emit_all(output: Output) -> None:
     output.emit_latency_marker(marker)
 
 
-PASSING_ON: dict[str, Callable[[Taken], Output]] = {
+PASSING_ON: dict[str, Callable[[Taken], StreamOutput]] = {
     "plain": OperatorOutput,
     "splitting": lambda inner: OperatorOutput(inner, splits=True),
     "broadcasting": lambda inner: BroadcastingOutput([inner]),
@@ -45,7 +45,7 @@ PASSING_ON: dict[str, Callable[[Taken], Output]] = {
 
 
 @pytest.mark.parametrize("make", PASSING_ON.values(), ids=PASSING_ON)
-def test_what_passes_on_passes_on_everything_in_its_order(make: Callable[[Taken], Output]) -> None:
+def test_what_passes_on_passes_on_everything_in_its_order(make: Callable[[Taken], StreamOutput]) -> None:
     inner = Taken()
     output = make(inner)
     assert output.get_watermark_gauge().timestamp is None

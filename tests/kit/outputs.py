@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncudf import OutputTag
-from asyncudf._engine.operators.outputs import Output
+from asyncudf._engine.operators.outputs import StreamOutput
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
 
 
@@ -23,7 +23,7 @@ class Emitted:
         return [e.value if isinstance(e, StreamRecord) else e for e in self.elements]
 
 
-class Taken(Output):
+class Taken(StreamOutput):
     """Notes what it takes; with a tag only that tag's records."""
 
     def __init__(self, tag: OutputTag | None = None, available: int = 10) -> None:

@@ -13,7 +13,9 @@ import contextlib
 import dataclasses
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from asyncudf import CircuitBreaker, RetryStrategy, http
@@ -34,6 +36,7 @@ class Call(NamedTuple):
     row: int
     at: float
     in_flight: int  # that it has taken, with this one if it takes it
+    chance: random.Random  # of this attempt at the row, whichever call of a moment comes first
 
 
 Trouble = Callable[[], BaseException | None]  # the error of a call; None: it hangs
@@ -46,15 +49,15 @@ class Unwell:
 
     Args:
         behaviours: of the service; the first that does not take a call decides.
-        latency: of a call, by its row.
-        trouble_latency: seconds of a call that is not taken.
+        latency: seconds of a call that is taken.
+        trouble_latency: the same of one that is not taken.
         begins: when each task has its rows.
         is_shared: whether the tasks have a coordinator.
     """
 
     behaviours: Sequence[Behaviour]
-    latency: Callable[[], float]
-    trouble_latency: float
+    latency: Callable[[random.Random], float]
+    trouble_latency: Callable[[random.Random], float]
     rows: int
     begins: Sequence[float]
     is_shared: bool
@@ -82,10 +85,8 @@ def unwell(seed: int, *, is_shared: bool) -> Unwell:
     """
     rng = random.Random(f"service {seed}, {is_shared}")
     tasks = rng.choice([2, 2, 3, 4]) if is_shared or rng.random() < 0.1 else 1
-    latency, spread = (
-        rng.choice([0.005, 0.02, 0.1] if is_shared else [0.005, 0.02, 0.1, 0.5, 2.0]),
-        rng.choice([0.0, 0.0, 0.3, 0.8]),
-    )
+    latency = rng.choice([0.005, 0.02, 0.1] if is_shared else [0.005, 0.02, 0.1, 0.5, 2.0])
+    spread = rng.choice([0.01, 0.01, 0.3, 0.8])
     capacity = rng.choice([1, 2, 5, 10, 20, 50, 50, 100])
     per_second = tasks * capacity / latency  # calls, of a service that is well
     rows = rng.randint(30, 400 // tasks)
@@ -98,10 +99,16 @@ def unwell(seed: int, *, is_shared: bool) -> Unwell:
         options["timeout"] = min(10.0, options["timeout"])
         if "breaker" in options:
             options["breaker"] = dataclasses.replace(options["breaker"], open_for=0.5, max_open=15.0)
+    trouble = rng.choice([0.001, latency, latency, 5 * latency])
+
+    # No two are equal: what comes first of two things that happen at one time may change with any part of the engine.
+    def about(seconds: float, spread: float, chance: random.Random) -> float:
+        return round(seconds * chance.lognormvariate(-(spread**2) / 2, spread), 6)
+
     return Unwell(
         behaviours,
-        lambda: round(latency * (rng.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0), 6),
-        rng.choice([0.001, latency, latency, 5 * latency]),
+        partial(about, latency, spread),
+        partial(about, trouble, 0.01),
         rows,
         [0.0, *(rng.choice([0.0, 0.0, 1.0, length / 2]) for _ in range(tasks - 1))],
         is_shared,
@@ -119,7 +126,7 @@ def refusing(job: Refusing) -> Unwell:
 
     rows = min(MOST_ROWS, job.rows)
     options = {"capacity": CAPACITY, "output_mode": "unordered"}
-    return Unwell([behaviour], lambda: LATENCY, LATENCY, rows, [0.0], False, options)
+    return Unwell([behaviour], lambda _: LATENCY, lambda _: LATENCY, rows, [0.0], False, options)
 
 
 def _options(rng: random.Random, latency: float) -> dict[str, Any]:
@@ -174,10 +181,10 @@ def _failure(rng: random.Random) -> Trouble:
 
 
 def _at_random(rng: random.Random, per_second: float, length: float) -> Behaviour:
-    share, chance = rng.choice([0.01, 0.1, 0.33, 0.6]), random.Random(rng.random())
+    share = rng.choice([0.01, 0.1, 0.33, 0.6])
     refuse, fail = _refusal(rng), _failure(rng)
     trouble = refuse(1.0) if rng.random() < 0.5 else fail
-    return lambda call: trouble if chance.random() < share else None
+    return lambda call: trouble if call.chance.random() < share else None
 
 
 def _strict(rng: random.Random, per_second: float, length: float) -> Behaviour:
@@ -246,6 +253,7 @@ def record(job: Unwell, server: Server | None) -> Recording:
     """Run the job on the virtual clock."""
     log: list[str] = []
     counts = dict.fromkeys(["taken", "refused", "failed", "cut"], 0)
+    attempts: Counter[tuple[int, int]] = Counter()
     in_flight, end = 0, 0.0
 
     def trouble_of(call: Call) -> Trouble | None:
@@ -254,16 +262,18 @@ def record(job: Unwell, server: Server | None) -> Recording:
     async def called(task: int, row: int) -> int:
         nonlocal in_flight, end
         began, kind = now(), "cut"
-        trouble = trouble_of(Call(row, began, in_flight + 1))
+        attempts[task, row] += 1
+        call = Call(row, began, in_flight + 1, random.Random(f"{task} {row} {attempts[task, row]}"))
+        trouble = trouble_of(call)
         in_flight += trouble is None
         try:
             if trouble is None:
-                await asyncio.sleep(job.latency())
+                await asyncio.sleep(job.latency(call.chance))
                 kind = "taken"
                 return row
             if (error := trouble()) is None:
                 await asyncio.sleep(1e6)
-            await asyncio.sleep(job.trouble_latency)
+            await asyncio.sleep(job.trouble_latency(call.chance))
             kind = "refused" if isinstance(error, http.ThrottledError) else "failed"
             assert error is not None
             raise error
@@ -286,12 +296,19 @@ def record(job: Unwell, server: Server | None) -> Recording:
         begins=job.begins,
         **job.options,
     )
-    log += [repr(one) if isinstance(one, list) else type(one).__name__ for one in ended]
+    log += [str([*map(_shown, one)]) if isinstance(one, list) else type(one).__name__ for one in ended]
     emitted = sum(_is_result(one) for results in ended if isinstance(results, list) for one in results)
     log.sort()  # calls that are cancelled together end in no order
     digest = hashlib.blake2b("\n".join(log).encode(), digest_size=4).hexdigest()
     given_up, failed = tasks * job.rows - emitted, counts["failed"] + counts["cut"]
     return Recording(digest, sum(counts.values()), counts["refused"], failed, given_up, end)
+
+
+def _shown(emitted: Any) -> Any:
+    """A result, or what its row was given up for, without the seconds."""
+    return (
+        emitted if _is_result(emitted) or emitted is None else (emitted["error"]["type"], emitted["error"]["attempts"])
+    )
 
 
 def _is_result(emitted: Any) -> bool:

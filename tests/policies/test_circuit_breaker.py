@@ -118,6 +118,15 @@ def test_it_opens_by_failures_that_are_not_chance(outcomes: list[CallOutcome], o
     assert (breaker.open_since == 7.0) is opens
 
 
+def test_it_is_in_doubt_when_more_than_a_third_of_a_window_has_failed() -> None:
+    """Chance may explain two thirds of `failure_rate`: 6 of 20."""
+    breaker = Breaker(CircuitBreaker())
+    for failures in range(1, 8):
+        assert not breaker.is_in_doubt
+        breaker.ended(admitted(breaker), DOWN, float(failures))
+    assert breaker.is_in_doubt
+
+
 def test_a_probe_that_is_answered_closes_it() -> None:
     """Then all calls begin, and the window is empty: what failed before is forgotten."""
     breaker = opened(CircuitBreaker(window=2))
@@ -169,9 +178,12 @@ def test_it_gives_up_after_max_open() -> None:
     gate.breaker = breaker = opened(options)
     breaker.ended(admitted(breaker, 10.0), DOWN, 11.0)
     assert gate.wait(attempt, 24.9) == 0.0
-    with pytest.raises(FatalError, match="the service of ask has given no answer for 25 s, the max_open"):
+    probe = admitted(breaker, 24.9)
+    assert gate.wait(attempt, 24.9) == pytest.approx(0.1), "not until the probe ends, which may hang"
+    with pytest.raises(FatalError, match="the service of ask has given no answer for 25 s, the max_open") as caught:
         gate.wait(attempt, 25.0)
-    breaker.ended(admitted(breaker, 25.0), UP, 25.0)
+    assert caught.value.option == "breaker"
+    breaker.ended(probe, UP, 25.0)
     assert gate.wait(attempt, 99.0) == 0.0
 
 

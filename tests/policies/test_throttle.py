@@ -23,13 +23,15 @@ def paused(until: float = 5.0, accepted: int = 0, at: float = 1.0) -> Throttle:
     return throttle
 
 
-def test_nine_refusals_in_a_row_pause_nobody() -> None:
+@pytest.mark.parametrize("until", [5.0, 60.0])
+def test_nine_refusals_in_a_row_pause_nobody(until: float) -> None:
+    """However long they ask to wait."""
     throttle = Throttle(0.0)
     for _ in range(9):
-        throttle.refused(5.0, 0.0, 1.0)
+        throttle.refused(until, 0.0, 1.0)
     assert throttle.is_free(1.0)
-    throttle.refused(5.0, 0.0, 1.0)
-    assert throttle.wait(0, 1.0) == 4.0
+    throttle.refused(until, 0.0, 1.0)
+    assert throttle.wait(0, 1.0) == until - 1.0
 
 
 def test_one_wrong_wait_does_not_hold_up_all() -> None:
@@ -191,6 +193,17 @@ def test_when_a_pace_is_lifted_does_not_depend_on_who_asks(asks: bool) -> None:
     for _ in range(10):
         throttle.refused(40.0, 30.0, 31.0)
     assert throttle.until == 40.0
+
+
+def test_since_when_nothing_is_accepted_is_known_in_a_pause() -> None:
+    """From the first of several pauses on."""
+    throttle = paused(until=5.0, at=1.0)
+    throttle.began(5.0)
+    throttle.refused(9.0, 5.0, 5.1)
+    assert throttle.refuses_since == 1.0
+    throttle.began(9.0)
+    throttle.answered(1, 9.0, 9.1)
+    assert throttle.refuses_since is None
 
 
 def test_time_in_pauses_is_counted() -> None:

@@ -24,7 +24,7 @@ from benchmarks.counts import counted
 from benchmarks.peers import PeerUnavailable, Program, Workload
 
 BY_ID = {case.id: case for case in CASES}
-HOUR = 65.0  # minutes, about
+HOUR = 66.0  # minutes, about
 
 
 def test_every_case_is_listed_with_its_minutes_and_all_take_an_hour(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,8 +34,8 @@ class Cost(NamedTuple):
 BEST = {
     "ordered": Cost(37.0, 564, 1.07),
     "unordered": Cost(35.6, 581, 1.07),
-    "ordered, instant": Cost(9.1, 122),
-    "unordered, instant": Cost(9.1, 122),
+    "ordered, instant": Cost(8.1, 114),
+    "unordered, instant": Cost(8.1, 114),
     "one at a time": Cost(43.9, 738, 1.0),
     "one at a time, after a pause": Cost(44.3, 747, 1.0),
     "one at a time, after a pause, with rate_limit": Cost(88.4, 1718, 1.0),
@@ -45,7 +45,7 @@ BEST = {
     'with on_error="null", one row in ten fails': Cost(45.9, 713, 1.07),
     'with on_error="null", no service': Cost(109.1, 1798),
     'with on_error="null", answers of 500': Cost(213.1, 3349),
-    "with attempt_timeout": Cost(41.1, 632, 1.07),
+    "with attempt_timeout": Cost(41.0, 632, 1.07),
     "with rate_limit": Cost(82.6, 1561, 1.1),
     "with breaker": Cost(86.9, 1540, 1.1),
     "with job_capacity": Cost(74.5, 1342, 1.1),
@@ -54,7 +54,7 @@ BEST = {
     "with store, missed": Cost(105.5, 1699, 1.08),
     "with store on disk, missed": Cost(157.1, 2408, 1.33, 0.035),
     "with store, found": Cost(4.0, 50),
-    "column": Cost(9.1, 123),
+    "column": Cost(8.1, 115),
     'column, NULL with on_null_input="null"': Cost(1.9, 45),
     "hit": Cost(2.3, 29),
 }

@@ -16,7 +16,7 @@ from asyncudf._chain.plan import ChainPlan
 from asyncudf._chain.results import SingleOutput
 from asyncudf._engine.calls.recorder import Recorder
 from asyncudf._engine.loop.event_loops import run_to_end
-from asyncudf._engine.operators.outputs import Output
+from asyncudf._engine.operators.outputs import StreamOutput
 from asyncudf._functions.options import Options
 from asyncudf._functions.signature import read_function
 from asyncudf._rehearsal.arithmetic import Forecast, Job, Sample, SampleSize, TaskSample, forecast
@@ -25,7 +25,7 @@ from asyncudf.testing import VirtualClockLoop
 SECONDS = 20.0  # about how long a job takes
 
 
-class Nowhere(Output):
+class Nowhere(StreamOutput):
     def collect(self, record: Any) -> None:
         pass
 

@@ -16,12 +16,12 @@ from asyncudf._chain.results import SingleOutput
 from asyncudf._engine.calls.recorder import Recorder
 from asyncudf._engine.loop.event_loops import run_to_end
 from asyncudf._engine.loop.virtual_clock import VirtualClockLoop
-from asyncudf._engine.operators.outputs import Output
+from asyncudf._engine.operators.outputs import StreamOutput
 from asyncudf._functions.options import Options
 from asyncudf._functions.signature import read_function
 
 
-class Nowhere(Output):
+class Nowhere(StreamOutput):
     def collect(self, record: Any) -> None:
         pass
 

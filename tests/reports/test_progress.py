@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncudf import RuntimeContext
-from asyncudf._observe.reports.progress import Progress, ProgressTracker, Snapshot, line, lines
+from asyncudf._observe.reports.progress import FunctionProgress, ProgressTracker, Snapshot, line, lines
 from tests.kit.figures import figures as figures_of_a_run
 
 
@@ -30,7 +30,7 @@ def running(rows: int, in_flight: int = 0) -> dict[str, Any]:
     return {"rows": rows, "in_flight": in_flight}
 
 
-def progress(function: dict[str, Any], done: int = 0, total: int | None = None, **others: Any) -> Progress:
+def progress(function: dict[str, Any], done: int = 0, total: int | None = None, **others: Any) -> FunctionProgress:
     (told,) = ProgressTracker().track(Snapshot([function], done, total, others.pop("seconds", 10.0)), **others)
     return told
 
@@ -114,7 +114,7 @@ class TestRows:
 
 
 class TestSpeed:
-    def moments(self, *moments: tuple[float, int], **others: Any) -> Progress:
+    def moments(self, *moments: tuple[float, int], **others: Any) -> FunctionProgress:
         """The last of these snapshots: seconds, and rows at that time."""
         tracker = ProgressTracker()
         for seconds, rows in moments:

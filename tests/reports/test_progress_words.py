@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from asyncudf._observe.function_metrics import SinkRows
-from asyncudf._observe.reports.progress import Progress, Snapshot, line, tasks
+from asyncudf._observe.reports.progress import FunctionProgress, Snapshot, line, tasks
 
 
-def one(**others: Any) -> Progress:
+def one(**others: Any) -> FunctionProgress:
     """Progress in which all is 1, but for what is given."""
     ones = dict.fromkeys(("rows", "expected", "rate", "in_flight", "errors", "retries", "failed_tasks"), 1)
     nothing = dict.fromkeys(("share", "p50", "p95", "left", "took"))
-    return Progress(**{"label": "weather", "is_estimated": False, **ones, **nothing, **others})
+    return FunctionProgress(**{"label": "weather", "is_estimated": False, **ones, **nothing, **others})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows of a micro-batch as pandas and Arrow vectors for a vectorized function, and the values of its result."""
+"""Rows of one call as pandas and Arrow vectors for a vectorized function, and the values of its result."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .validation import validator
 
 
 class VectorCodec:
-    """Turns the rows of a micro-batch into the vectors that a function takes, and its result into values.
+    """Turns the rows of one call into the vectors that a function takes, and its result into values.
 
     The dtype of a Series follows from the type of its column, NULL or not: see `_series`. Types are None where they are
-    not declared (in the test kit): those of the values of a batch count then.
+    not declared (in the test kit): those of the values of a call count then.
 
     `vectors`: one for each column, the last one also for all columns behind it.
     """
@@ -266,6 +266,10 @@ def _type_of(values: Sequence[Any]) -> pa.DataType:
 
 
 def _series_values(series: Any, declared: pa.DataType | None) -> list[Any]:
+    # Of nested values pandas makes others: of a map a list of pairs, of a NULL in an array of structs its own NA.
+    inner = getattr(series.dtype, "pyarrow_dtype", None)
+    if inner is not None and pa.types.is_nested(inner):
+        return _as_declared(read_back(pa.array(series)), declared, inner)
     return _as_declared(_with_none(series), declared, series.dtype)
 
 

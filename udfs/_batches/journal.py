@@ -139,7 +139,7 @@ class Part:
         return self._reruns + sum(count - 1 for count in self._intents.values())
 
 
-class Progress:
+class SubmissionProgress:
     """How far a submission is by its journal."""
 
     def __init__(self, events: Iterable[Event], *, can_find: bool) -> None:

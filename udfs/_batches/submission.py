@@ -47,7 +47,7 @@ from .._spark.types import active_session
 from .._stores.base import ResultStore, need, result_store
 from .._version import VERSION
 from .function import BatchFunction, check_function
-from .journal import REUSED, Event, Progress
+from .journal import REUSED, Event, SubmissionProgress
 from .owner import Owner
 from .service import BatchService, check_service
 from .state import ERROR, StateFolder
@@ -381,7 +381,7 @@ class Submission:
                 return status
             time.sleep(min(pause, left))
 
-    def _status(self, progress: Progress, told: Mapping[Any, str]) -> SubmissionStatus:
+    def _status(self, progress: SubmissionProgress, told: Mapping[Any, str]) -> SubmissionStatus:
         jobs, requests = Counter[str](), Counter[str]()
         for part in progress.parts:
             state, outcome = part.state, part.outcome

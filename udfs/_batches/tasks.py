@@ -31,7 +31,7 @@ from .work import OverJob, Requests, Result, Work, sent, settled
 
 logger = logging.getLogger("asyncudf")
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 * 2**20  # of a batch that a task gives
+ROWS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 * 2**20  # of an Arrow batch that a task gives
 KEYS_AT_ONCE = 500  # of a store
 
 ERROR = error_type(LETTER_FIELDS)
@@ -50,11 +50,11 @@ class Task(Travelling):
     declared: tuple[Any, ...]
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting, kw_only=True)
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, arrow_batches: Batches) -> Batches:
         with self.error_reporting:
-            yield from self.run(batch for batch in batches if batch.num_rows)
+            yield from self.run(arrow_batch for arrow_batch in arrow_batches if arrow_batch.num_rows)
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         raise NotImplementedError
 
     def arguments(self, column: pa.Array) -> list[tuple[Any, ...]]:
@@ -88,7 +88,7 @@ RESULTS = ("attempt", "part", "key", "kind", "value", "error", "unparsed", "cost
 
 
 def _some(rows: Iterator[Any], weigh: Callable[[Any], int]) -> Iterator[Any]:
-    """The next rows, as many as one batch takes."""
+    """The next rows, as many as one Arrow batch takes."""
     size = 0
     for row in islice(rows, ROWS_AT_ONCE):
         yield row
@@ -102,12 +102,12 @@ class KeyTask(Task):
 
     positions: tuple[int, ...] = ()
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         keys = self.work.plan.result_keys()
-        for batch in batches:
-            rows = self.rows([batch.column(i) for i in self.positions])
+        for arrow_batch in arrow_batches:
+            rows = self.rows([arrow_batch.column(i) for i in self.positions])
             made = pa.array([key.hex() for key in keys.of_many(rows)], pa.string())
-            yield pa.RecordBatch.from_arrays([*batch.columns, made], [*batch.schema.names, "key"])
+            yield pa.RecordBatch.from_arrays([*arrow_batch.columns, made], [*arrow_batch.schema.names, "key"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +116,10 @@ class LookupTask(Task):
 
     store: ResultStore | None = None
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         codec = self.work.plan.result_codec()
-        for batch in batches:
-            keys = batch.column("key").to_pylist()
+        for arrow_batch in arrow_batches:
+            keys = arrow_batch.column("key").to_pylist()
             stored = [bytes.fromhex(key) for key in keys]
             found = codec.decode_many(stored, asyncio.run(_looked_up(self.store, stored)))
             nothing = [0.0] * len(self.work.budgets)
@@ -147,18 +147,18 @@ class FormTask(Task):
 
     attempt: int = 1
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         requests: Requests | None = None
-        for given in batches:
+        for given in arrow_batches:
             if requests is None:
                 requests = Requests(self.work, self.attempt, RunningTask.of_rows(given).partition)
-            batch = unmarked(given)
-            arguments, errors = self.arguments(batch.column("arguments")), batch.column("error").to_pylist()
+            arrow_batch = unmarked(given)
+            arguments, errors = self.arguments(arrow_batch.column("arguments")), arrow_batch.column("error").to_pylist()
             made = (requests.row(row, error) for row, error in zip(arguments, errors, strict=True))
             start = 0
             while rows := list(_some(made, lambda row: len(row.body or ""))):
                 parts, bodies, weights, costs, failed = zip(*rows, strict=True)
-                source = batch.slice(start, len(rows))
+                source = arrow_batch.slice(start, len(rows))
                 start += len(rows)
                 arrays = [
                     pa.array(parts, pa.string()), source.column("key"), source.column("arguments"),
@@ -179,11 +179,11 @@ class SendTask(Task):
     attempt: int = 1
     turns: Mapping[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         reruns = RunningTask.now().attempt
         parts: dict[str, list[tuple[str, str]]] = {}  # the rows of one part are all in one task
-        for batch in batches:
-            for row in batch.select(["part", "key", "body"]).to_pylist():
+        for arrow_batch in arrow_batches:
+            for row in arrow_batch.select(["part", "key", "body"]).to_pylist():
                 parts.setdefault(row["part"], []).append((row["key"], row["body"]))
         for part, rows in parts.items():
             turn, may_be_there = self.turns[part]
@@ -225,10 +225,10 @@ class PollTask(Task):
     ask: Ask = Ask.STATE
     jobs: Sequence[str] = ()
 
-    def run(self, batches: Batches) -> Batches:
-        for batch in batches:
+    def run(self, arrow_batches: Batches) -> Batches:
+        for arrow_batch in arrow_batches:
             told = []
-            numbers: list[int] = batch.column("id").to_pylist()
+            numbers: list[int] = arrow_batch.column("id").to_pylist()
             for number in numbers:
                 state, answers, error = self._asked(self.jobs[number])
                 told.append({"number": number, "state": state, "answers": answers, "error": error})
@@ -266,13 +266,14 @@ class SettleTask(Task):
     over: Mapping[str, OverJob] = dataclasses.field(default_factory=dict)
     store: ResultStore | None = None
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         parts: dict[str, dict[str, Any]] = {}
-        for batch in batches:
-            keys, errors = batch.column("key").to_pylist(), batch.column("error").to_pylist()
+        for arrow_batch in arrow_batches:
+            keys, errors = arrow_batch.column("key").to_pylist(), arrow_batch.column("error").to_pylist()
             # Only costs are about arguments, which may be large.
-            arguments = self.arguments(batch.column("arguments")) if self.work.budgets else [()] * len(keys)
-            for part, key, row, error in zip(batch.column("part").to_pylist(), keys, arguments, errors, strict=True):
+            arguments = self.arguments(arrow_batch.column("arguments")) if self.work.budgets else [()] * len(keys)
+            names = arrow_batch.column("part").to_pylist()
+            for part, key, row, error in zip(names, keys, arguments, errors, strict=True):
                 parts.setdefault(part, {})[key] = (row, error)
         for part, requests in parts.items():
             over = self.over[part]
@@ -302,10 +303,10 @@ class SettleTask(Task):
 class ReparseTask(Task):
     """Reads answers again that could not be read; columns as in the table of results. Gives those that can be now."""
 
-    def run(self, batches: Batches) -> Batches:
+    def run(self, arrow_batches: Batches) -> Batches:
         validate = self.work.plan.result_validator()
-        for batch in batches:
-            for row in batch.select(["attempt", "part", "key", "costs", "answer", "unsettled"]).to_pylist():
+        for arrow_batch in arrow_batches:
+            for row in arrow_batch.select(["attempt", "part", "key", "costs", "answer", "unsettled"]).to_pylist():
                 try:
                     value = validate(self.work.parse(json.loads(row["answer"])))
                 except Exception:  # as before

@@ -23,7 +23,7 @@ from .._errors.failure import Failure
 from .._errors.records import error_record, error_text, is_fatal, task_error
 from .._errors.safe import one_line, safe_repr
 from .._errors.type_mismatch import check_awaited
-from .._functions.async_function import CURRENT_CALL, CallState, RuntimeContext
+from .._functions.async_function import CURRENT_CALL, AttemptState, RuntimeContext
 from .._functions.signature import FunctionSpec, bound, parameters_of
 from .._limits.budgets.option import Budget
 from .journal import UNMADE, Event
@@ -121,7 +121,7 @@ class Requests:
 
     def _made(self, arguments: Sequence[Any], before: Record | None) -> tuple[str, int, float]:
         work, name = self._work, self._work.name
-        state = CallState(StreamRecord(tuple(arguments)), self._attempt)
+        state = AttemptState(StreamRecord(tuple(arguments)), self._attempt)
         state.last_error = None if before is None else ResultError(before["message"])
         token = CURRENT_CALL.set(state)
         try:

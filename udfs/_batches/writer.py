@@ -13,7 +13,7 @@ from .._errors.bodies import USED_UP
 from .._errors.exceptions import AsyncUDFError, FatalError
 from .._errors.figures import amount_, count, things
 from .._stores.base import ResultStore
-from .journal import REUSED, Event, Part, Progress
+from .journal import REUSED, Event, Part, SubmissionProgress
 from .owner import Owner
 from .service import JobState
 from .state import PARTS_AT_ONCE, StateFolder
@@ -51,9 +51,11 @@ class Submitted:
     declared: tuple[Any, ...]
     requests: int
 
-    def progress(self, events: Sequence[Event] | None = None) -> Progress:
+    def progress(self, events: Sequence[Event] | None = None) -> SubmissionProgress:
         """How far it is, by these events or by the journal."""
-        return Progress(self.folder.events() if events is None else events, can_find=self.work.service.can_find)
+        return SubmissionProgress(
+            self.folder.events() if events is None else events, can_find=self.work.service.can_find
+        )
 
     def told(self, parts: Sequence[Part], ask: Ask = Ask.STATE) -> dict[PartId, Any]:
         """What the service says about the jobs of parts."""

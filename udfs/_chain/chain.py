@@ -32,7 +32,7 @@ from .._engine.operators.outputs import (
     CopyingBroadcastingOutput,
     CopyingChainingOutput,
     OperatorOutput,
-    Output,
+    StreamOutput,
 )
 from .._engine.stored.elements import with_unreadable
 from .._functions.watermarks import WatermarkGenerator
@@ -152,10 +152,10 @@ class ResultOutputs(ABC):
     """Where the rows leave a chain."""
 
     @abstractmethod
-    def outputs(self, node: StreamNode) -> Iterable[Output]:
+    def outputs(self, node: StreamNode) -> Iterable[StreamOutput]:
         """The outputs for what is read of a node's rows and of its operator's side rows."""
 
-    def latencies(self, node: StreamNode) -> list[Output]:
+    def latencies(self, node: StreamNode) -> list[StreamOutput]:
         """Where the latencies up to a node's operator are read."""
         return []
 
@@ -283,14 +283,14 @@ class _Operators:
         self.by_node: dict[StreamNode, ChainedOperator] = {}
         start, head = plan.start, plan.head
         for node in reversed(plan.nodes[plan.nodes.index(start) + 1 :]):
-            request_rows = environment.request_batch if node is head else partial(self._resume, node)
-            own = dataclasses.replace(environment, request_batch=request_rows)
+            request_rows = environment.request_rows if node is head else partial(self._resume, node)
+            own = dataclasses.replace(environment, request_rows=request_rows)
             operator = self.by_node[node] = self._operator(node, own)
             if isinstance(operator, BufferedOperator):
                 self._buffered[node] = operator
         if head is None:  # else the first async operator takes the batches itself: one step less for each row
             self._buffered[start] = SourceOperator(
-                self._output(start), environment.loop, environment.request_batch, environment.fail
+                self._output(start), environment.loop, environment.request_rows, environment.fail
             )
         self.head = self._buffered[head or start]
 
@@ -320,7 +320,7 @@ class _Operators:
         self._instances.add(id(factory.instance))
         return factory.build(environment, self._output(node), node.parents[0].layout)
 
-    def _output(self, node: StreamNode) -> Output:
+    def _output(self, node: StreamNode) -> StreamOutput:
         """What an operator writes to: those that read it in the chain, then those outside."""
         outputs = [self._link(node, child) for child in self._plan.readers_of(node)]
         outputs += self._results.outputs(node)
@@ -332,7 +332,7 @@ class _Operators:
         report = partial(_report_latency, self._environment.loop, self._names[node], self._results.latencies(node))
         return OperatorOutput(output, report, splits=splits)
 
-    def _link(self, node: StreamNode, child: StreamNode) -> Output:
+    def _link(self, node: StreamNode, child: StreamNode) -> StreamOutput:
         assert child.factory is not None
         # Each link has a projection of its own: the inputs of a union may be laid out differently.
         copies = child.factory.may_edit(node.layout) and not self._plan.object_reuse
@@ -411,7 +411,7 @@ class _LatencyMarkers:
 
 
 def _report_latency(
-    loop: asyncio.AbstractEventLoop, operator: str, outputs: Sequence[Output], marker: LatencyMarker
+    loop: asyncio.AbstractEventLoop, operator: str, outputs: Sequence[StreamOutput], marker: LatencyMarker
 ) -> None:
     """A marker has left an operator: write how long it took to those that read latencies."""
     for output in outputs:

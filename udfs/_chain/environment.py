@@ -40,7 +40,7 @@ class TaskEnvironment:
     attempt: int = 0  # how often Spark has started the task before
     side_types: SideTypes = lambda tag: None  # the checks of rows of side outputs; one that is not read has none
     # Asks for the next rows of the operator: Spark for a batch, if it is the one that is fed.
-    request_batch: Callable[[], None] = lambda: None
+    request_rows: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise  # ends the chain with an error
     batches: TaskBatches | None = None  # those of its input and output that count; each chain has its own
     sampled: Callable[[], None] = lambda: None  # called when the figures of its operators were brought up to date

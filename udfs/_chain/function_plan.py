@@ -21,7 +21,7 @@ from .._errors.type_mismatch import check_awaited, listed
 from .._functions.key_names import check_key_name, defaults_of, key_name
 from .._functions.options import OnError, Options, OutputMode
 from .._functions.side_outputs import SideRecord
-from .._functions.signature import FunctionSpec, batch_rows
+from .._functions.signature import FunctionSpec, group_rows
 from .._limits.coordinator.names import CoordinatorConfig
 from .._stores.keys import ResultKeys
 
@@ -78,7 +78,7 @@ class FunctionPlan:
     def public_options(self) -> dict[str, Any]:
         """The options as people are shown them, with the kind of the function, and what a call has by default."""
         options = {"kind": self.spec.kind.value, **self.options.to_plain()}
-        return {**options, "batch_size": batch_rows(self.spec, self.options)} if self.spec.vectorized else options
+        return {**options, "batch_size": group_rows(self.spec, self.options)} if self.spec.vectorized else options
 
     @property
     def converts(self) -> bool:

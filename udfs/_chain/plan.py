@@ -18,7 +18,7 @@ from .._arrow.validation import validator
 from .._engine.operators.async_wait import AsyncWaitOperator
 from .._engine.operators.memory import PLACE_BYTES, RowSizes
 from .._engine.operators.operator import ChainedOperator
-from .._engine.operators.outputs import Output, TimestampedCollector
+from .._engine.operators.outputs import StreamOutput, TimestampedCollector
 from .._engine.operators.synchronous import (
     FilterOperator,
     ProcessOperator,
@@ -178,8 +178,8 @@ class OperatorFactory(ABC):
         raise error
 
     @abstractmethod
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ChainedOperator:
-        """The operator itself; the environment's `request_batch` asks for more rows of its input."""
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> ChainedOperator:
+        """The operator itself; the environment's `request_rows` asks for more rows of its input."""
 
     def may_write(self, tag: OutputTag) -> bool:
         """Whether it may write to a side output."""
@@ -251,7 +251,7 @@ class WaitFactory(OperatorFactory):
 
         return RowSizes(place, size_of_row, result)
 
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> AsyncWaitOperator:
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> AsyncWaitOperator:
         plan, codec = self.function_plan, None
         if plan.spec.vectorized:
             arrow_types = [before.arrow_types[position] for position in self.positions]
@@ -285,7 +285,7 @@ class WaitFactory(OperatorFactory):
             identity=environment.identity(plan),
             shared_clock=environment.shared_clock,
             own_limits=environment.own_limits,
-            request_batch=environment.request_batch,
+            request_rows=environment.request_rows,
             fail=environment.fail,
         )
 
@@ -316,7 +316,7 @@ class ProcessFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> ProcessOperator:
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> ProcessOperator:
         collector = TimestampedCollector(
             output, validator(self.name, self.group.arrow_type, row=True), environment.fail
         )
@@ -340,7 +340,7 @@ class FilterFactory(OperatorFactory):
     def may_edit(self, before: RowLayout) -> bool:
         return before.is_mutable(range(len(before.names)))
 
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> FilterOperator:
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> FilterOperator:
         return FilterOperator(output, self.keeps, before.unprojected, self.name, environment.partition, self.redact)
 
 
@@ -353,7 +353,7 @@ class AssignFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.arguments(() if self.position is None else (self.position,))
 
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> WatermarkOperator:
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> WatermarkOperator:
         of_source = before.is_source  # only bare rows of the source tell their batch; operators do not keep batches
         return WatermarkOperator(
             output,
@@ -384,7 +384,7 @@ class WatermarkColumnFactory(OperatorFactory):
     def project(self, before: RowLayout) -> Projection:
         return before.arguments(())
 
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> WatermarkColumnOperator:
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> WatermarkColumnOperator:
         return WatermarkColumnOperator(output)
 
 
@@ -401,5 +401,5 @@ class UnionFactory(OperatorFactory):
         stored = validator(self.name, self.group.arrow_type)
         return lambda record: StreamRecord(stored(whole(record).value), record.timestamp)
 
-    def build(self, environment: TaskEnvironment, output: Output, before: RowLayout) -> UnionOperator:
+    def build(self, environment: TaskEnvironment, output: StreamOutput, before: RowLayout) -> UnionOperator:
         return UnionOperator(output)

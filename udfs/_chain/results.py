@@ -18,7 +18,7 @@ from .._arrow.layout import ColumnGroup, RowLayout
 from .._arrow.objects import fields_of
 from .._arrow.rows import as_normalized, error_type, normalized
 from .._arrow.validation import validator
-from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, Output, RecordWriterOutput
+from .._engine.operators.outputs import OUTPUT_BYTES, OUTPUT_LINGER, RecordWriterOutput, StreamOutput
 from .._errors.records import LETTER_FIELDS
 from .._functions.side_outputs import ANY_TAG, DEAD_LETTERS, LATENCIES, OutputTag, SideTypes
 from .chain import ResultOutputs
@@ -46,9 +46,9 @@ class ResultPlan:
 class SingleOutput(ResultOutputs):
     """Passes the results of a function alone to an output."""
 
-    output: Output
+    output: StreamOutput
 
-    def outputs(self, node: StreamNode) -> list[Output]:
+    def outputs(self, node: StreamNode) -> list[StreamOutput]:
         return [] if node.factory is None else [self.output]
 
 
@@ -82,14 +82,14 @@ class ArrowOutputs(ResultOutputs):
             if result.tag == LATENCIES
         ]
 
-    def latencies(self, node: StreamNode) -> list[Output]:
+    def latencies(self, node: StreamNode) -> list[StreamOutput]:
         return [writer for result, writer in self._latencies if node in self._paths[result.node]]
 
     def close(self) -> None:
         for _, writer in self._latencies:
             writer.close()
 
-    def outputs(self, node: StreamNode) -> Iterator[Output]:
+    def outputs(self, node: StreamNode) -> Iterator[StreamOutput]:
         for result in self._encoders:
             if result.undeclared:
                 if node in self._paths[result.node] and node.may_write(ANY_TAG):
@@ -163,7 +163,7 @@ def _arranged(layout: RowLayout, struct_type: pa.DataType, columns: list[pa.Arra
     return [known.get(field.name.lower(), pa.nulls(nothing, field.type)) for field in wanted]
 
 
-class _UndeclaredOutput(Output):
+class _UndeclaredOutput(StreamOutput):
     """Takes side rows of any tag of the user's, which may be read later."""
 
     # Without them the calls would be repeated when they are read. Their tags, and with them their columns, are only

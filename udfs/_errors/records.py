@@ -16,7 +16,7 @@ from .traces import is_group, leaves
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
 LETTER_FIELDS = {**ERROR_FIELDS, "function": "string", "partition": "integer"}
-SHOWN_ROWS = 8  # of a micro-batch
+SHOWN_ROWS = 8  # of a call
 SHOWN_ERRORS = 8  # of a group
 
 Redact = Callable[[Any], Any]  # from an input to what messages may show of it
@@ -95,7 +95,7 @@ def error_message(error: BaseException, *, redacted: bool = False) -> str:
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
-    """The input of a call as messages show it: of one row or, in a micro-batch, of several."""
+    """The input of a call as messages show it: of one row or of several."""
     if redact is None:
         return safe_repr(rows[0] if len(rows) == 1 else list(rows))
     if len(rows) == 1:

@@ -23,7 +23,7 @@ from .side_outputs import OutputTag, SideRecord, SideTypes, check_own_tag
 NO_RECORD = StreamRecord(())
 
 
-class CallState:
+class AttemptState:
     """What one of the `capacity` call slots is doing: which row, which attempt, since when.
 
     If the function can ask for its context, each attempt has a state of its own and shares it with the asyncio tasks
@@ -31,14 +31,14 @@ class CallState:
     """
 
     __slots__ = (
-        "attempt", "deadline", "element", "is_batch", "key", "last_error", "sends_keys", "side", "spent",
+        "attempt", "deadline", "element", "is_of_many", "key", "last_error", "sends_keys", "side", "spent",
         "started",
     )  # fmt: skip
 
     def __init__(self, element: Any = NO_RECORD, attempt: int = 1) -> None:
         self.element: Any = element  # of a vectorized call: its value has all rows
         self.attempt = attempt
-        self.is_batch = False  # whether the element's value is that of several rows
+        self.is_of_many = False  # whether the element's value is that of several rows
         self.started = 0.0  # when the attempt began, on the loop's clock
         self.deadline: float | None = None  # of the row; None: not registered yet, the call is in its first step
         self.last_error: Any = None  # what the attempt before has ended with
@@ -50,7 +50,7 @@ class CallState:
 
 # A context variable, not an argument: one RuntimeContext serves all rows of the task, and the code that asks it may be
 # deep in a call, in an asyncio task that the call started, or in a thread.
-CURRENT_CALL: ContextVar[CallState] = ContextVar("asyncudf_call_slot")
+CURRENT_CALL: ContextVar[AttemptState] = ContextVar("asyncudf_call_slot")
 # For a mistake in the function that concerns no single row and is noticed later. Returns a callable that any thread may
 # call with the mistake: it fails the task, unless an attempt has failed meanwhile, which may be the reason.
 FAIL_TASK: ContextVar[Callable[[], Callable[[str], None]]] = ContextVar("asyncudf_fail_task")
@@ -155,8 +155,8 @@ class RuntimeContext:
 
         Made of the function's name, its `version=`, the declared type and the input values. So two equal rows have the
         same key: a service that gets the key can answer the second from the first. The key is that of the row in a
-        `ResultStore`, in hexadecimal digits; a micro-batch has one key for all of its rows, and `idempotency_keys` are
-        those of each.
+        `ResultStore`, in hexadecimal digits; a call of several rows has one key for all of them, and
+        `idempotency_keys` are those of each.
 
         Raises:
             AsyncUDFError: no key can be made of the input.
@@ -165,7 +165,7 @@ class RuntimeContext:
         state.sends_keys = True
         if state.key is None:
             value = state.element[0]
-            state.key = (self._result_keys.of_call(value) if state.is_batch else self._result_keys.of(value)).hex()
+            state.key = (self._result_keys.of_call(value) if state.is_of_many else self._result_keys.of(value)).hex()
         return state.key
 
     @property
@@ -178,7 +178,7 @@ class RuntimeContext:
             AsyncUDFError: no key can be made of the input.
         """
         state = self._state()
-        if not state.is_batch:
+        if not state.is_of_many:
             return [self.idempotency_key]
         state.sends_keys = True
         return [self._result_keys.of(value).hex() for value in state.element[0]]
@@ -238,7 +238,7 @@ class RuntimeContext:
             state.side.append(SideRecord(tag, validate(value)))
 
     @staticmethod
-    def _state() -> CallState:
+    def _state() -> AttemptState:
         state = CURRENT_CALL.get(None)
         if state is None:
             raise AsyncUDFError("no row is being worked on here; ask inside a call, not in open() or close()")

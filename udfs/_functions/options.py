@@ -9,7 +9,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from asyncudf.queues._public import public
@@ -292,15 +291,24 @@ class Options:
     @property
     def limits(self) -> list[tuple[Limit, int]]:
         """What may hold back calls, in the order in which it is asked, each with the first place of its `counted`."""
-        rates, budgets = RateLimits(self.rate_limit), Budgets(self.budgets)
         capacity = None if isinstance(self.capacity, int) else self.capacity
-        given = ((capacity, 0), (self.job_capacity, len(rates) + len(budgets)), (budgets, len(rates)), (rates, 0))
-        return [(limit, first) for limit, first in given if limit]
+        found: list[tuple[Limit, int]] = []
+        first = 0
+        for limit in (
+            RateLimits(self.rate_limit),
+            Budgets(self.budgets),
+            self.job_capacity,
+            capacity,
+        ):  # last one first
+            if limit:
+                found.append((limit, first))
+                first += len(limit.counted)
+        return found[::-1]
 
     @property
     def counted(self) -> list[Place]:
         """What has a place among the costs of an attempt: rate limits, budgets, limits of calls in flight by key."""
-        return [place for limit, _ in sorted(self.limits, key=itemgetter(1)) for place in limit.counted]
+        return [place for limit, _ in reversed(self.limits) for place in limit.counted]
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

@@ -416,7 +416,7 @@ def _with_keys(spec: FunctionSpec, options: Options) -> FunctionSpec:
     return spec
 
 
-def batch_rows(spec: FunctionSpec, options: Options) -> int:
+def group_rows(spec: FunctionSpec, options: Options) -> int:
     """The largest number of rows in one call."""
     return (options.batch_size or DEFAULT_BATCH_SIZE) if spec.vectorized else 1
 

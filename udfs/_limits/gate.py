@@ -54,7 +54,7 @@ class Slots(Protocol):
     def resize(self, capacity: int, /) -> None: ...
 
 
-class CallingTask(Protocol):
+class HostTask(Protocol):
     """The task whose calls are limited."""
 
     name: str  # of its function
@@ -98,6 +98,9 @@ class Gate:
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         """The attempt begins."""
+
+    def withdrawn(self, attempt: AskingAttempt) -> None:
+        """An attempt that may have been let begin does not; called for each that has asked and ends so."""
 
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         """The attempt is over; called once for each that began."""

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .gate import CallingTask, Gate, Key, LimitKey, Slots
+from .gate import Gate, HostTask, Key, LimitKey, Slots
 from .own_limits import OwnLimits
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class LimitedTask:
         closing: closes what the gates have opened.
     """
 
-    task: CallingTask
+    task: HostTask
     slots: Slots
     function: str
     own_function: str

@@ -24,7 +24,7 @@ class TaskCounters:
     """
 
     # A call that ends adds its latency to a list. Until the list is folded its length counts calls, attempts, rows and
-    # results; a call with more or fewer of these (a retry, a micro-batch, no result) counts the difference.
+    # results; a call with more or fewer of these (a retry, a call of several rows, no result) counts the difference.
     #
     # latencies: of calls that have ended and are not yet in `totals`
 

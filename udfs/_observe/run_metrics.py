@@ -20,7 +20,7 @@ LIVE = ("running", "waiting")  # a task that waits for its first rows has no fig
 IN_VAIN = ("failed", "lost")  # ends of a task whose results Spark does not use
 
 
-class _Part(NamedTuple):
+class _FunctionInTask(NamedTuple):
     """What one function did in one task."""
 
     task: Mapping[str, Any]
@@ -47,8 +47,8 @@ class _Report(NamedTuple):
     def with_status(self, status: str) -> _Report:
         return self._replace(task={**self.task, "status": status})
 
-    def part(self, use: str) -> _Part:
-        return _Part(self.task, *self.figures[use])
+    def part(self, use: str) -> _FunctionInTask:
+        return _FunctionInTask(self.task, *self.figures[use])
 
 
 class _Function:
@@ -68,13 +68,13 @@ class _Function:
         self.last_stage = -1
         self.failed: dict[int, float] = {}
         self.done: dict[int, float] = {}
-        self.details: list[_Part] = []
+        self.details: list[_FunctionInTask] = []
         self.left_out = 0
         self.running_rows, self.running_calls = 0, 0.0
         self.waits: dict[tuple[str, str], dict[str, Any]] = {}
         self.began, self.ended = inf, 0.0
 
-    def add(self, part: _Part) -> None:
+    def add(self, part: _FunctionInTask) -> None:
         self._note(part)
         (self.in_vain if part.task["status"] in IN_VAIN else self.totals).merge(part.metrics)
         self.details.append(part)
@@ -83,7 +83,7 @@ class _Function:
             self.left_out += len(self.details) - DETAILED
             del self.details[DETAILED:]
 
-    def _note(self, part: _Part) -> None:
+    def _note(self, part: _FunctionInTask) -> None:
         stage, partition, status = (part.task[name] for name in ("stage", "partition", "status"))
         self.states[status] += 1
         self.stages.add(stage)
@@ -98,7 +98,7 @@ class _Function:
         self.began = min(self.began, began)
         self.ended = max(self.ended, ended)
 
-    def with_running(self, parts: list[_Part]) -> _Function:
+    def with_running(self, parts: list[_FunctionInTask]) -> _Function:
         """A copy in which those that still run are counted as they are now."""
         both = _Function(self.about)
         vars(both).update({name: copy(value) for name, value in vars(self).items()})

@@ -131,7 +131,7 @@ def _columns(batch: Any) -> tuple[pa.Array, ...]:
     return batch if isinstance(batch, tuple) else (batch,)
 
 
-class Called(NamedTuple):
+class ColumnOrigin(NamedTuple):
     """What a column is made of; `rehearse` asks for it."""
 
     udf: Any  # the AsyncUDF
@@ -162,7 +162,7 @@ def column(udf: Any, columns: Sequence[Any]) -> Column:
             raise
         raise FunctionError(f"{spec.name}(...) makes a column, and there is no Spark session; {_ITSELF}") from error
     result.__class__ = _not_awaited(type(result))  # type: ignore[arg-type]
-    result._asyncudf = Called(udf, tuple(columns))  # type: ignore[attr-defined]
+    result._asyncudf = ColumnOrigin(udf, tuple(columns))  # type: ignore[attr-defined]
     return result
 
 

@@ -109,8 +109,8 @@ class Evaluation:
             return EvaluationHere(functions, spec.place, task.partition)
         if task.stage is None or folder is None or spec.entry_point not in ONCE_A_ROW or not paid:
             return None
-        batch = task.property_of("streaming.sql.batchId")  # each batch of a stream has the same plan
-        run = "" if batch is None else f"{task.property_of('spark.jobGroup.id')} {batch}"
+        micro_batch = task.property_of("streaming.sql.batchId")  # each one of a stream has the same plan
+        run = "" if micro_batch is None else f"{task.property_of('spark.jobGroup.id')} {micro_batch}"
         return cls(
             Path(folder, "evaluations", f"{spec.place}{spec.mention}"),
             functions,
@@ -153,21 +153,21 @@ class Evaluation:
         begins like another is no sign of it: the data may repeat itself.
         """
         whole = len(records) - len(records) % RECORD.size  # a full disk takes a part of the last one
-        batches = {
+        digests = {
             number: first_batch
             for number, (query, stage, first_batch) in enumerate(RECORD.iter_unpack(records[:whole]))
             if (query, stage) == (self.query, self.stage + 1)
         }
-        same = (number for number, batch in batches.items() if batch == self.first_batch and number != self.partition)
+        same = (number for number, digest in digests.items() if digest == self.first_batch and number != self.partition)
         if (other := next(same, None)) is None:
             return None
         distance = abs(other - self.partition)
-        pairs = {(one, batches[number + distance]) for number, one in batches.items() if number + distance in batches}
+        pairs = {(one, digests[number + distance]) for number, one in digests.items() if number + distance in digests}
         is_union = len(pairs) > 1 and all(one == again for one, again in pairs)
         return min(other, self.partition) if is_union else None
 
     def _delete_old(self) -> None:
-        """Of a stream that makes a DataFrame for each of its batches, each is another use."""
+        """Of a stream that makes a DataFrame for each of its micro-batches, each is another use."""
         files = sorted(self.file.parent.iterdir(), key=lambda file: file.stat().st_mtime)
         for file in files[:-USES]:
             file.unlink()

@@ -142,24 +142,24 @@ class SinkTask(ChainTask):
     # figures and the dead letters are true whatever was run again, and nothing is left on executors that could be lost
     # and then be computed, and sent, once more. Packed, dead letters need no column that Spark can name.
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for figures, letters in self.ends(batches):
+    def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for figures, letters in self.ends(arrow_batches):
             rows = [] if figures is None and letters is None else [{"figures": figures, "letters": letters}]
             yield pa.RecordBatch.from_pylist(rows, ENDS)
 
-    def ends(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, bytes | None]]:
+    def ends(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, bytes | None]]:
         """Run the function over the batches: packed dead letters, and at the end the figures.
 
         (None, None) is a sign of life.
         """
         figures, chains, held = SinkFigures(), list[Chain](), list[pa.RecordBatch]()
-        for letters in self.run(batches, built=chains.append):
+        for letters in self.run(arrow_batches, built=chains.append):
             if not letters.num_rows:
                 yield None, None
                 continue
             figures.note_failures(_failures(letters))
             held.append(letters)
-            if sum(batch.nbytes for batch in held) >= LETTERS_AT_ONCE:
+            if sum(arrow_batch.nbytes for arrow_batch in held) >= LETTERS_AT_ONCE:
                 yield None, packed(held, COMPRESSED)
                 held.clear()
         for chain in chains:
@@ -185,9 +185,9 @@ def letters_in(letters: bytes) -> list[pa.RecordBatch]:
         return [*stream]
 
 
-def read_letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for letters in batch.column(0):
+def read_letters(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for arrow_batch in arrow_batches:
+        for letters in arrow_batch.column(0):
             yield from letters_in(letters.as_py())
 
 
@@ -320,8 +320,8 @@ class _Ends:
         figures, letters = summed([end for message in ended for end in message.ends])
         if self._folder is not None and letters:
             name = ended[0].micro_batch.replace(" ", "-") or uuid.uuid4().hex
-            batches = [batch for packed in letters for batch in letters_in(packed)]
-            self._folder.write(f"{name}.parquet", batches, self._task.letters.names)
+            arrow_batches = [arrow_batch for packed in letters for arrow_batch in letters_in(packed)]
+            self._folder.write(f"{name}.parquet", arrow_batches, self._task.letters.names)
         logger.info("%s: %s", self._task.plan.functions[0].spec.name, figures.rows)
 
     def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:  # noqa: N803
@@ -355,8 +355,8 @@ class DeadLetterFolder:
             raise OptionError(f"dead_letters: there can be no folder at {where!r}: {error}") from error
         return cls(filesystem, path)
 
-    def write(self, name: str, batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> None:
-        table = pa.Table.from_batches(batches).rename_columns(list(names))
+    def write(self, name: str, arrow_batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> None:
+        table = pa.Table.from_batches(arrow_batches).rename_columns(list(names))
         # Under a name that readers skip first: they see a whole file, or none.
         hidden, file = (posixpath.join(self.path, one) for one in (f"_{name}", name))
         pq.write_table(table, hidden, filesystem=self.filesystem)
@@ -364,7 +364,7 @@ class DeadLetterFolder:
 
 
 def micro_batch_of_task() -> str:
-    query, batch = map(RunningTask.now().property_of, ("sql.streaming.queryId", "streaming.sql.batchId"))
-    if query is None or batch is None:
+    query, micro_batch = map(RunningTask.now().property_of, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    if query is None or micro_batch is None:
         raise AsyncUDFError("Spark does not tell which micro-batch this is; use foreachBatch(stream_sink(...))")
-    return micro_batch_named(query, int(batch))
+    return micro_batch_named(query, int(micro_batch))

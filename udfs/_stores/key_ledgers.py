@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 MOMENT = 1e-3  # seconds
 KEEP_OVER = 86_400_000  # milliseconds that Redis keeps a window after its end
 
-# Tasks add what they have got and given back, in any order. A batch that is sent again, as its answer was lost, has the
-# number of the one before.
+# Tasks add what they have got and given back, in any order. A message that is sent again, as its answer was lost, has
+# the number of the one before.
 ADD = """
-local window, newest, batch = KEYS[1], KEYS[2], KEYS[3]
-if tonumber(redis.call('GET', batch) or '0') >= tonumber(ARGV[1]) then return end
-redis.call('SET', batch, ARGV[1], 'PX', 600000)
+local window, newest, message = KEYS[1], KEYS[2], KEYS[3]
+if tonumber(redis.call('GET', message) or '0') >= tonumber(ARGV[1]) then return end
+redis.call('SET', message, ARGV[1], 'PX', 600000)
 for i = 4, #ARGV, 2 do redis.call('HINCRBYFLOAT', window, ARGV[i], ARGV[i + 1]) end
 if ARGV[3] ~= '' then
   redis.call('PEXPIREAT', window, ARGV[3])

@@ -76,7 +76,7 @@ class ResultKeys:
         return [*map(_digest, hashes)]
 
     def of_call(self, rows: Sequence[Arguments]) -> bytes:
-        """The key of the rows of one micro-batch together."""
+        """The key of the rows of one call together."""
         return blake2b(b"".join(self.of_many(rows)), digest_size=KEY_BYTES).digest()
 
     def _made(self, encoded: bytes) -> bytes:

@@ -30,7 +30,7 @@ logger = logging.getLogger("asyncudf")
 Given = Callable[[], Any]  # plain or async
 NOT_IDEMPOTENT = ("POST", "PATCH")
 KEY = "Idempotency-Key"
-# aiohttp repeats a request by itself if a kept connection was dropped, and has no option for it. Its own test client
+# aiohttp repeats a request by itself if its connection was dropped, and has no option for it. Its own test client
 # uses this attribute; tests/http/test_session.py checks that it is still there.
 REPEATS = "_retry_connection"
 # Where aiohttp reads ~/.netrc, with `trust_env`. What it finds there would take the place of the session's own header.
@@ -306,7 +306,7 @@ def _requests(
                 "answer was lost, the work is done twice; send RuntimeContext.%s, or leave such errors out of "
                 "retry_on=",
                 method, presentable(str(url.with_query(None))), call.attempt, KEY,
-                "idempotency_keys, one for each row" if call.is_batch else "idempotency_key as that header",
+                "idempotency_keys, one for each row" if call.is_of_many else "idempotency_key as that header",
             )  # fmt: skip
 
         async def send(self, conn: Any) -> Any:

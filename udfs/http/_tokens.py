@@ -16,7 +16,7 @@ from .._errors.answers import TOO_MANY_REQUESTS, answer_of
 from .._errors.checks import is_number
 from .._errors.exceptions import CredentialsError, OptionError
 from .._errors.safe import type_name
-from .._functions.async_function import CallState
+from .._functions.async_function import AttemptState
 
 EARLY, EARLY_SHARE = 60.0, 0.1  # seconds before its end, and share of its life, at which a token is renewed
 OF_CREDENTIALS = (401, 498)  # statuses
@@ -109,7 +109,7 @@ class RenewedToken:
         self.number, self._is_accepted, self._refused = self.number + 1, False, 0
         return None
 
-    def answered(self, used: int, response: Any, call: CallState | None) -> int | None:
+    def answered(self, used: int, response: Any, call: AttemptState | None) -> int | None:
         """A request with the token of this number was answered, in this call of the function.
 
         Returns:

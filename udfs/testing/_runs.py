@@ -12,7 +12,6 @@ from typing import Any, Literal, Unpack
 import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
-from asyncudf.queues._elements import ELEMENT_TYPES
 from asyncudf.queues._public import public
 
 from .._arrow.objects import has_objects, stored_type
@@ -24,7 +23,7 @@ from .._chain.function_plan import FieldsDropped, FunctionPlan
 from .._chain.plan import ChainPlan
 from .._chain.results import ArrowOutputs, ResultPlan, SingleOutput, side_output_validators
 from .._engine.operators.input import InputElement
-from .._engine.operators.outputs import UNLIMITED, OpenBatch, Output
+from .._engine.operators.outputs import UNLIMITED, OpenBatch, StreamOutput
 from .._errors.checks import positive_int, unknown_name
 from .._errors.exceptions import OptionError, ResultError
 from .._errors.safe import safe_repr
@@ -40,6 +39,8 @@ from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed, side_output_type
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
+
+ELEMENTS = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)
 
 
 @public("asyncudf.testing")
@@ -107,7 +108,7 @@ def run_rows(
     return output.collected
 
 
-class ListOutput(Output):
+class ListOutput(StreamOutput):
     """Keeps what a chain emits."""
 
     def __init__(self, side_outputs: dict[OutputTag, list[Any]] | None = None) -> None:
@@ -124,11 +125,11 @@ class ListOutput(Output):
             return [*self.everything]
         return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
 
-    def keep(self, read: Callable[[Any], Any] | None) -> None:
-        """Keep what `read` makes of each result, or the results as they are."""
+    def keep(self, read: Callable[[Any], Any] | None, *, weighs: bool) -> None:
+        """Keep what `read` makes of each result, or the results as they are; `weighs`: they are of different sizes."""
         self.read = read
-        if read is None:  # then they may be added without a call for each
-            self.open_batch = OpenBatch(self.everything, [], UNLIMITED, lambda: None)
+        if read is None and not weighs:  # then they may be added without a call for each, as to a batch for Spark
+            self.open_batch = OpenBatch(self.everything, [], UNLIMITED)
 
     def collect(self, record: StreamRecord) -> None:
         self.everything.append(record.value if self.read is None else self.read(record.value))
@@ -187,7 +188,8 @@ def chain_of(
     plan = plan_function_offline(udf.spec, udf.options, udf.returns)
     if not as_column:
         plan = _KitPlan(plan.spec, plan.options, plan.declared, plan.coordinator)
-    output.keep(reader(plan.written) if plan.converts and has_objects(plan.written) else None)
+    read = reader(plan.written) if plan.converts and has_objects(plan.written) else None
+    output.keep(read, weighs=plan.weigh is not None)
     names = udf.spec.parameters
     environment = TaskEnvironment(loop, random.Random(0), side_types=side_output_validators(side_output_type))
     return Chain(ChainPlan.of_function(plan, names, [None] * max(1, len(names))), environment, SingleOutput(output))
@@ -195,11 +197,11 @@ def chain_of(
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputElement]:
     """Rows as a user writes them as elements for an operator."""
-    spec, counts, kinds = udf.spec, set[int](), ELEMENT_TYPES
+    spec, counts = udf.spec, set[int]()
     takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
         value, timestamp = row, None
-        if isinstance(row, kinds):
+        if isinstance(row, ELEMENTS):
             if not isinstance(row, StreamRecord):
                 yield row
                 continue
@@ -303,7 +305,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
     loop = new_loop(clock)
 
     async def main() -> None:
-        def request_batch() -> None:
+        def request_rows() -> None:
             batch = next(source, None)
             if batch is None:
                 loop.call_soon(chain.end_of_input)
@@ -311,7 +313,7 @@ def _run(task: ChainTask, batches: Sequence[pa.RecordBatch], clock: str) -> list
                 loop.call_soon(chain.feed, read(batch))
 
         side_types = side_output_validators(task.side_output_type, task.results)
-        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_batch=request_batch)
+        environment = TaskEnvironment(loop, random.Random(0), side_types=side_types, request_rows=request_rows)
         rows = max((batch.num_rows for batch in batches), default=1)
         results = ArrowOutputs(task.results, written.append, rows, loop, task.side_output_type)
         chain = Chain(task.plan, environment, results)

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncudf.queues import StreamRecord
 
-from ..._functions.async_function import CallState
+from ..._functions.async_function import AttemptState
 from ..._limits.gate import Key, LimitKey
 from .row import NO_TROUBLE, Row
 
@@ -40,7 +40,7 @@ class Attempt:
         self.keys: Sequence[Key | None] = ()  # for each of these, None where it is not by key; empty if none is
         self.asks_for: LimitKey | None = None  # the key for which it asks once more, having been set aside
         self.reserved: Sequence[float] | None = None  # of the costs, until it is known what it did cost, or None
-        self.state: CallState | None = None  # what the function can ask for; None if it cannot
+        self.state: AttemptState | None = None  # what the function can ask for; None if it cannot
 
     @property
     def values(self) -> list[Any]:

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from .attempt import Attempt
-from .invokers import BatchBounds
+from .gatekeeper import Gatekeeper
+from .invokers import GroupBounds
 from .key_lines import KeyLines
 from .row import Row, RowState
-from .service import Service
-from .slots import CallingOperator, SlotPool
+from .slots import HostOperator, SlotPool
 
 GATHERED_FOR = 1.0  # seconds for which rows to be called again wait for others, where a rate limit makes calls precious
 TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
@@ -22,24 +22,23 @@ class Backlog:
     `may_go_on` says whether a row still needs an attempt; one that is late has its answer then.
     """
 
-    # aside: attempts whose key is at its limit
-    # ready: attempts that may begin. Their rows were READY when they were put there: one that is late since is not, and
-    # is left out. A row is there once while it is READY.
+    # Rows of attempts that are `ready` were READY when they were put there: one that is late since is not, and is left
+    # out. A row is there once while it is READY.
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         pool: SlotPool,
-        service: Service,
-        bounds: BatchBounds,
+        gatekeeper: Gatekeeper,
+        bounds: GroupBounds,
         may_go_on: Callable[[Row], bool],
         weight_of: Callable[[Row], float | None],
     ) -> None:
-        self._operator, self._pool, self._service, self._bounds = operator, pool, service, bounds
+        self._operator, self._pool, self._gatekeeper, self._bounds = operator, pool, gatekeeper, bounds
         self._may_go_on, self._weight_of = may_go_on, weight_of
-        self.ready: deque[Attempt] = deque()
-        self._backing_off: set[Row] = set()
-        self.aside = KeyLines(operator, self.put)
+        self.ready: deque[Attempt] = deque()  # attempts that may begin
+        self._backing_off: set[Row] = set()  # rows that wait before they are ready again
+        self.aside = KeyLines(operator, self.put)  # attempts whose key is at its limit
 
     @property
     def later(self) -> int:
@@ -82,15 +81,24 @@ class Backlog:
     def take_out(self, row: Row) -> None:
         """A row that is ready or aside is not called next, but may be put again."""
         if row.state is RowState.ASIDE:
-            self.aside.take_out(row)
+            self.withdraw(self.aside.take_out(row))
             return
         for place in range(len(self.ready) - 1, -1, -1):  # most such rows came last
             if row in (rows := self.ready[place].rows):
-                self.ready[place].rows = [one for one in rows if one is not row]
-                if len(rows) == 1:
-                    self.aside.leaves(self.ready[place])
-                    del self.ready[place]
+                if len(rows) > 1:
+                    self.ready[place].rows = [one for one in rows if one is not row]
+                    return
+                attempt = self.ready[place]
+                del self.ready[place]
+                self.withdraw(attempt)
                 return
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """An attempt is not to begin any more: others may have what the limits have let it have."""
+        if attempt.keys:
+            self._gatekeeper.withdrawn(attempt)
+            self.aside.leaves(attempt)
+            self.aside.ended(attempt)
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, as_one: bool) -> None:
         """Let rows be ready after so many seconds, before their deadlines: `as_one` attempt, or each for itself."""
@@ -113,7 +121,7 @@ class Backlog:
         is_joint = self._bounds.is_many and not as_one
         for part in [rows] if as_one and rows else [(row,) for row in rows]:
             self.put(Attempt(part, may_be_joined=is_joint))
-        if is_joint and self._service.has_rate_limit:
+        if is_joint and self._gatekeeper.has_rate_limit:
             self._operator.loop.call_later(GATHERED_FOR, self._pool.wake)
 
     def waits_for_more(self) -> bool:
@@ -121,7 +129,7 @@ class Backlog:
         # Attempts behind the first one wait with it, also those that no other row joins: for `GATHERED_FOR` at most, as
         # each row that waits for others has a timer that wakes the pool. What ends the wait before wakes it too.
         first = self.ready[0]
-        if not (first.may_be_joined and self._service.has_rate_limit) or len(self.ready) >= self._bounds.size:
+        if not (first.may_be_joined and self._gatekeeper.has_rate_limit) or len(self.ready) >= self._bounds.size:
             return False
         (row,) = first.rows
         end = row.trouble.ready + GATHERED_FOR - TIMERS_EARLY
@@ -138,7 +146,7 @@ class Backlog:
                 return attempt
             if rows:
                 return Attempt(rows)
-            self.aside.leaves(attempt)
+            self.withdraw(attempt)
         return None
 
     def _joined(self, rows: Sequence[Row]) -> list[Row]:

@@ -20,7 +20,7 @@ from .row import Row, RowState
 LONGEST_CAUSE = 150  # characters
 
 
-class CallCounts:
+class OperatorCounts:
     # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
     #
     # Of rows that are called together for the first time one counts as the call, with its time from the first attempt

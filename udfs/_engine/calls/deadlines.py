@@ -24,7 +24,6 @@ class Deadlines(Generic[Watched]):
     # start sets it again. It may find nothing: that is cheaper than to move it whenever the first one stops.
     #
     # timer fires no later than the first of those that run and have no timer of their own
-    # own: those that ran when it fired, and those that have moved, each with its time and its timer
 
     def __init__(
         self,
@@ -41,6 +40,7 @@ class Deadlines(Generic[Watched]):
         self._running = running
         self._expire = expire
         self.timer: asyncio.TimerHandle | None = None
+        # Those that ran when the timer fired, and those that have moved, each with its time and its timer.
         self.own: dict[Watched, tuple[float, asyncio.TimerHandle]] = {}
         self._context = contextvars.copy_context()
 

@@ -17,8 +17,8 @@ class _Held(NamedTuple):
     attempts: int  # that had ended by then
 
 
-class JudgedService(Protocol):
-    """The service that the breaker judges; see `Service`."""
+class BreakerView(Protocol):
+    """What the circuit breaker has seen and decided; see `Gatekeeper`."""
 
     attempts: int  # that have ended
 
@@ -39,9 +39,9 @@ class HeldFailures:
     # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
     # them has failed by itself.
 
-    def __init__(self, window: int, service: JudgedService) -> None:
+    def __init__(self, window: int, breaker: BreakerView) -> None:
         self._window = window
-        self._service = service
+        self._breaker = breaker
         self._held: deque[_Held] = deque()  # in the order in which they failed
 
     def __iter__(self) -> Iterator[Row]:
@@ -49,11 +49,11 @@ class HeldFailures:
 
     def hold(self, row: Row, outcome: Any, failure: Failure) -> None:
         """Hold a row that has failed, with what it comes to if its service lives."""
-        self._held.append(_Held(row, outcome, failure, self._service.attempts))
+        self._held.append(_Held(row, outcome, failure, self._breaker.attempts))
 
     def excused(self) -> Iterator[tuple[Row, Failure]]:
         """Release all rows if the breaker has opened, with their failures: they are to be called again."""
-        if self._service.is_broken:
+        if self._breaker.is_broken:
             held, self._held = self._held, deque()
             yield from ((one.row, one.failure) for one in held)
 
@@ -65,5 +65,5 @@ class HeldFailures:
 
     def _has_failed(self, held: _Held, is_last: bool) -> bool:
         if is_last:
-            return held.attempts <= self._service.judged
-        return held.attempts + self._window <= self._service.judged and not self._service.is_in_doubt
+            return held.attempts <= self._breaker.judged
+        return held.attempts + self._window <= self._breaker.judged and not self._breaker.is_in_doubt

@@ -28,8 +28,8 @@ from ..._functions.signature import (
     BY_POSITION,
     FunctionKind,
     FunctionSpec,
-    batch_rows,
     bound,
+    group_rows,
     parameters_of,
 )
 from ..._limits.gate import Key
@@ -37,8 +37,8 @@ from ..._limits.keys import key_of
 from ..._limits.limited_task import Place
 
 
-class BatchCodec(Protocol):
-    """Turns the rows of a micro-batch into vectors, and what the function answers into values and errors of rows."""
+class GroupCodec(Protocol):
+    """Turns the rows of a group into vectors, and what the function answers into values and errors of rows."""
 
     def encode(self, rows: Sequence[Any]) -> Sequence[Any]: ...
     def decode(self, result: Any, rows: Sequence[Any]) -> Sequence[Any]: ...
@@ -95,7 +95,7 @@ class _Generator(Invoker):
 
 
 class _Vectorized(Invoker):
-    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: BatchCodec) -> None:
+    def __init__(self, name: str, on_timeout: Any, function: Callable[..., Any], codec: GroupCodec) -> None:
         super().__init__(name, on_timeout, function)
         self._codec = codec
 
@@ -146,7 +146,7 @@ def invoker_of(
     options: Options,
     resources: Mapping[str, Any],
     context: RuntimeContext,
-    codec: BatchCodec | None,
+    codec: GroupCodec | None,
 ) -> Invoker:
     if spec.kind is FunctionKind.ASYNC_FUNCTION:
         return _AsyncFunctionInvoker(spec.name, options.on_timeout, spec.function)
@@ -251,11 +251,11 @@ def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class BatchBounds:
+class GroupBounds:
     """What one call of a function may take: `size` rows of `most_weight`; one that is heavier has a call of its own."""
 
     def __init__(self, spec: FunctionSpec, options: Options) -> None:
-        self.size = batch_rows(spec, options)
+        self.size = group_rows(spec, options)
         self.is_many = spec.vectorized
         self._weight = None if options.batch_weight is None else of_row(options.batch_weight, spec)
         self.weighs = self._weight is not None

@@ -10,15 +10,11 @@ from ..._limits.gate import Aside, Key, LimitKey
 from ..loop.event_loops import seconds_until
 from .attempt import Attempt
 from .row import Row, RowState
-from .slots import CallingOperator
+from .slots import HostOperator
 
 
 class KeyLine:
     """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
-
-    # since: when it has begun to wait, or the last attempt has left it
-    # asked: an attempt that has left the line to ask its limits once more; only a row that is called again passes it
-    # timer: after which the first asks again at the latest; None: not before `KeyLines.ask_again`
 
     __slots__ = ("_again", "_new", "asked", "since", "timer")
 
@@ -26,8 +22,10 @@ class KeyLine:
         # Most keys have one attempt; a deque would take memory for 64.
         self._again: OrderedDict[Attempt, None] = OrderedDict()
         self._new: OrderedDict[Attempt, None] = OrderedDict()
-        self.since = since
+        self.since = since  # when it has begun to wait, or the last attempt has left it
+        # It has left the line to ask its limits once more; only a row that is called again passes it.
         self.asked: Attempt | None = None
+        # After which the first asks again at the latest; None: not before `KeyLines.ask_again`.
         self.timer: asyncio.TimerHandle | None = None
 
     def put(self, attempt: Attempt, *, is_first: bool) -> None:
@@ -55,16 +53,16 @@ class KeyLines:
     # A line either waits, or one of it is `asked`; when that begins, or needs no call any more, the next one is. So
     # each line goes on until it is empty, and then there is none: no key is kept for its own sake.
     #
-    # These attempts are of one row each. A row that is not ASIDE any more was late, and is left out.
+    # These attempts are of one row each.
 
-    def __init__(self, operator: CallingOperator, ask: Callable[[Attempt], None]) -> None:
+    def __init__(self, operator: HostOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
-        self._lines: dict[LimitKey, KeyLine] = {}
-        self.attempts: dict[Row, Attempt] = {}
+        self._lines: dict[LimitKey, KeyLine] = {}  # none is empty
+        self.attempts: dict[Row, Attempt] = {}  # of all lines
 
     @property
     def rows(self) -> Sequence[Row]:
-        return [row for row in self.attempts if row.state is RowState.ASIDE]
+        return [*self.attempts]
 
     def waiting(self, key: LimitKey) -> int:
         return len(self._lines.get(key, ()))
@@ -121,13 +119,14 @@ class KeyLines:
             line.since = attempt.began
             self._ask_next(key, line)
 
-    def take_out(self, row: Row) -> None:
-        """A row is not called, but may be put again."""
+    def take_out(self, row: Row) -> Attempt:
+        """A row is not called, but may be put again; returns its attempt."""
         attempt = self.attempts.pop(row)
         for key in enumerate(attempt.keys):
             if (line := self._lines.get(key)) is not None:
                 line.take_out(attempt)
         self._operator.waiting_has_changed()
+        return attempt
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -142,13 +141,11 @@ class KeyLines:
         self._operator.waiting_has_changed()
 
     def _ask_next(self, key: LimitKey, line: KeyLine) -> None:
-        while (attempt := line.pop()) is not None:
-            (row,) = attempt.rows
-            del self.attempts[row]
-            self._operator.waiting_has_changed()
-            if row.state is RowState.ASIDE:
-                line.asked, attempt.asks_for = attempt, key
-                self._ask(attempt)
-                return
-            self._operator.pump_soon()  # rows that are held may have waited for it
-        del self._lines[key]
+        if (attempt := line.pop()) is None:
+            del self._lines[key]
+            return
+        (row,) = attempt.rows
+        del self.attempts[row]
+        self._operator.waiting_has_changed()
+        line.asked, attempt.asks_for = attempt, key
+        self._ask(attempt)

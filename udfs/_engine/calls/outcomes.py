@@ -10,7 +10,7 @@ from typing import Any
 from ..._errors.exceptions import BudgetSpentError, FatalError
 from ..._errors.failure import Failure
 from ..._errors.records import error_record, error_text, shown_input, task_error
-from ..._functions.async_function import CURRENT_CALL, CallState, Results
+from ..._functions.async_function import CURRENT_CALL, AttemptState, Results
 from ..._functions.options import OnError, Options
 from ..._functions.side_outputs import DEAD_LETTERS, SideRecord
 from .invokers import Invoker
@@ -41,14 +41,14 @@ class ResultChecker:
                 continue
             try:
                 outcomes.append([*(result if validate is None else map(validate, result)), *side])
-                side = ()  # the side records of a micro-batch go with its first good row
+                side = ()  # the side records of a group go with its first good row
             except BaseException as own:  # a ResultError, or an error of the user's code that the check has run
                 outcomes.append(Failure(own))
         return outcomes
 
     def late(self, invoker: Invoker, row: Row, error: BaseException) -> Outcome:
         """What the function, or `on_timeout`, answers for a row whose deadline has come, or a failure."""
-        state = CallState(row.element, row.attempts)  # the answer may ask for its context too
+        state = AttemptState(row.element, row.attempts)  # the answer may ask for its context too
         state.deadline, state.last_error = row.deadline, row.trouble.last_error
 
         def answer() -> Results:

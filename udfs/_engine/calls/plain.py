@@ -1,8 +1,8 @@
 """The plain way of a row, where the function takes one row and returns one result: started at once, done at first.
 
-Most rows go it, so what never changes is looked up once. Each function stands for several of `Calls`: `starting` for
-`Row.open`, `begin` and `start`; `returning` for `coroutine_ended`, `_end`, `_decide` and `_complete`. Whatever is not
-plain goes on there.
+Most rows go it, so what never changes is looked up once. Each function stands for several of `RowLifecycle`: `starting`
+for `Row.open`, `begin` and `start`; `returning` for `coroutine_ended`, `_end`, `_decide` and `_complete`. Whatever is
+not plain goes on there.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from .attempt import Attempt
-from .calls import Calls
+from .lifecycle import RowLifecycle
 from .row import NO_TROUBLE, Row, RowState
-from .slots import CallSlot
+from .slots import Slot
 
 
-def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
+def starting(lifecycle: RowLifecycle) -> Callable[[Slot, Row, float], None]:
     """Makes a function that starts the first attempt of a row that has just entered the queue: the slot's own attempt.
 
     Only where no limit has to be asked, and no row shares its call.
     """
-    deadlines, asks, calling = calls.deadlines, calls.asks, RowState.CALLING
-    attempts = calls.attempt_deadlines if calls.attempt_deadlines.delay is not None else None
+    deadlines, asks, calling = lifecycle.deadlines, lifecycle.asks, RowState.CALLING
+    attempts = lifecycle.attempt_deadlines if lifecycle.attempt_deadlines.delay is not None else None
     timeout = deadlines.delay
 
-    def starts(slot: CallSlot, row: Row, now: float) -> None:
+    def starts(slot: Slot, row: Row, now: float) -> None:
         slot.attempt = row.attempt = attempt = slot.own
         attempt.rows[0], attempt.began = row, now  # type: ignore[index]
         row.attempts, row.counts = 1, True  # not four in one line, for which Python would make a tuple
@@ -45,24 +45,24 @@ def starting(calls: Calls) -> Callable[[CallSlot, Row, float], None]:
     return starts
 
 
-def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[[CallSlot, Attempt, Any], float]:
+def returning(lifecycle: RowLifecycle, complete: Callable[[Row, Any], object]) -> Callable[[Slot, Attempt, Any], float]:
     """Makes a function that takes what the coroutine of a function of one row and one result has returned.
 
     `complete` gives a row the only result of its first attempt, emits what may leave, and says whether that may have
     taken long.
     """
     # The first attempt of its row has ended in time, and the result is all that there is to it.
-    clock, validate, latencies, over = calls.clock, calls.validate, calls.latencies, calls.over
-    deadlines, attempts, own_deadlines = calls.deadlines, calls.attempt_deadlines, calls.deadlines.own
-    has_conditions = calls.attempt_deadlines.delay is not None or calls.asks or calls.decisions.looks_at_results
+    clock, validate, latencies, over = lifecycle.clock, lifecycle.validate, lifecycle.latencies, lifecycle.over
+    deadlines, attempts, own_deadlines = lifecycle.deadlines, lifecycle.attempt_deadlines, lifecycle.deadlines.own
+    has_conditions = attempts.delay is not None or lifecycle.asks or lifecycle.decisions.looks_at_results
 
     def is_plain(attempt: Attempt, now: float) -> bool:
         """Whether no condition but the row's deadline keeps the result from being all."""
-        if now > calls.limit_of(attempt) or calls.decisions.looks_at_results:
+        if now > lifecycle.limit_of(attempt) or lifecycle.decisions.looks_at_results:
             return False
         return attempt.state is None or not (attempt.state.side or attempt.state.spent)
 
-    def returned(slot: CallSlot, attempt: Attempt, result: Any) -> float:
+    def returned(slot: Slot, attempt: Attempt, result: Any) -> float:
         """Returns when the attempt has ended, or, if rows took long to leave, when they had."""
         row = attempt.rows[0]
         now, deadline = clock(), row.deadline
@@ -71,26 +71,26 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
             or (deadline is not None and now > deadline)
             or (has_conditions and not is_plain(attempt, now))
         ):
-            calls.coroutine_ended(slot, attempt, [(result,)], None)
+            lifecycle.coroutine_ended(slot, attempt, [(result,)], None)
             return now
         try:
             value = result if validate is None else validate(result)
         except BaseException as error:  # to check it again would run code of the user's again
             if attempt.is_settled:  # it has its price, though it does not fit
-                calls.service.spending.settle(attempt, (result,), None, is_cut=False)
-            calls.coroutine_ended(slot, attempt, None, error)
+                lifecycle.gatekeeper.spending.settle(attempt, (result,), None, is_cut=False)
+            lifecycle.coroutine_ended(slot, attempt, None, error)
             return now
         slot.attempt = row.attempt = None
         row.state = over
         if attempt.has_asked:
-            service = calls.service
+            gatekeeper = lifecycle.gatekeeper
             if attempt.reserved is not None:
-                service.spending.settle(attempt, (result,), None, is_cut=False)
-            service.ended(attempt, None, now)
+                gatekeeper.spending.settle(attempt, (result,), None, is_cut=False)
+            gatekeeper.ended(attempt, None, now)
             if attempt.keys:
-                calls.backlog.aside.ended(attempt)
-            if service.held_failures is not None:
-                calls.evaluate_held()
+                lifecycle.backlog.aside.ended(attempt)
+            if gatekeeper.held_failures is not None:
+                lifecycle.evaluate_held()
         latencies.append(now - row.started)  # type: ignore[operator]
         if own_deadlines:
             deadlines.stop(row)
@@ -100,7 +100,7 @@ def returning(calls: Calls, complete: Callable[[Row, Any], object]) -> Callable[
             if complete(row, value):
                 return clock()
         except BaseException as error:  # the output's; raised here, a StopIteration would become a RuntimeError
-            calls.operator.fail(error)
+            lifecycle.operator.fail(error)
         return now
 
     return returned

@@ -43,8 +43,6 @@ class Recorder(Gate):
 
     follows_calls = False
 
-    # _calls: the number of the first call of each row. A row may be called again: so its object is kept.
-
     counters: TaskCounters
     most: int = sys.maxsize
     clock: Callable[[], float] = dataclasses.field(default=time.time, kw_only=True)
@@ -52,6 +50,7 @@ class Recorder(Gate):
     not_called = 0
     _made = 0
     _running: dict[Any, tuple[int, float]] = dataclasses.field(default_factory=dict, init=False)
+    # The number of the first call of each row. A row may be called again: so its object is kept.
     _calls: dict[Any, int] = dataclasses.field(default_factory=dict, init=False)
     _spent: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
 

@@ -45,13 +45,10 @@ async def opened(spec: FunctionSpec, context: RuntimeContext, opening: Opening) 
 class Opening:
     """Opens what a function needs, each within a limit of seconds (None: without one), and knows what it does now."""
 
-    # _now: what opens or closes, since when by the loop's time; made once for each, and asked for at a look
-    # _steps: how many there are to close
-
     def __init__(self, name: str, limit: float | None) -> None:
         self._name, self._limit = name, math.inf if limit is None else limit
-        self._now: Wait | None = None
-        self._steps = 0
+        self._now: Wait | None = None  # what opens or closes, since when by the loop's time; made once for each
+        self._steps = 0  # how many there are to close
 
     async def step(self, what: str, step: Callable[[], Any], failure: str) -> Any:
         """Open one of them; AsyncUDFError with `failure` if it fails, or is not open in time."""

@@ -50,27 +50,21 @@ _MOVES = {state: frozenset(RowState[name] for name in names.split()) for state, 
 class Trouble:
     """What has kept a row from its results: errors, refusals, waits. Most rows have none, and share `NO_TROUBLE`."""
 
-    # uncounted: attempts that retries do not count, as the service was too busy, or dead
-    # waited: seconds of back-off after attempts that have failed, so far
-    # last_error: what the attempt before has ended with, if the function can ask for it: an exception, or a result
-    # parked: when the last attempt ended; None while an attempt runs, and before the first
-    # idle: seconds since the row's time has started in which no attempt ran
-    # pauses: `Service.paused_seconds` when its deadline was last set or moved
-    # ready: when its back-off was over
-    # refused: when its first refusal came
-    # is_excused: an outage has excused its failures; later ones do not show another
-
     __slots__ = (
         "idle", "is_excused", "last_error", "parked", "pauses", "ready", "refused", "uncounted", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.is_excused = False
+        self.is_excused = False  # an outage has excused its failures; later ones do not show another
+        # What the attempt before has ended with, if the function can ask for it: an exception, or a result.
         self.last_error: Any = None
-        self.parked: float | None = None
-        self.refused: float | None = None
-        self.uncounted = 0
-        self.idle = self.pauses = self.ready = self.waited = 0.0
+        self.parked: float | None = None  # when the last attempt ended; None while one runs, and before the first
+        self.refused: float | None = None  # when its first refusal came
+        self.uncounted = 0  # attempts that retries do not count, as the service was too busy, or dead
+        self.idle = 0.0  # seconds since the row's time has started in which no attempt ran
+        self.pauses = 0.0  # `Gatekeeper.paused_seconds` when its deadline was last set or moved
+        self.ready = 0.0  # when its back-off was over
+        self.waited = 0.0  # seconds of back-off after attempts that have failed, so far
 
 
 NO_TROUBLE = Trouble()  # is never written to

@@ -15,7 +15,7 @@ from types import coroutine
 from typing import Any, Protocol, TypeVar
 
 from ..._errors.exceptions import FatalError
-from ..._functions.async_function import CURRENT_CALL, CallState
+from ..._functions.async_function import CURRENT_CALL, AttemptState
 from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..loop import event_loops
@@ -26,7 +26,7 @@ Ended = TypeVar("Ended")
 
 
 def notify_on_suspend(
-    running: Coroutine[Any, Any, Ended], slot: CallSlot, suspended: Callable[[CallSlot], None]
+    running: Coroutine[Any, Any, Ended], slot: Slot, suspended: Callable[[Slot], None]
 ) -> Awaitable[Ended]:
     """Run a loop of calls; `suspended` is called with the slot when a call suspends for the first time."""
     return driving(_notify_on_suspend(running, slot, suspended), running)
@@ -34,7 +34,7 @@ def notify_on_suspend(
 
 @coroutine
 def _notify_on_suspend(
-    running: Coroutine[Any, Any, Ended], slot: CallSlot, suspended: Callable[[CallSlot], None]
+    running: Coroutine[Any, Any, Ended], slot: Slot, suspended: Callable[[Slot], None]
 ) -> Generator[Any, Any, Ended]:
     # Only from outside can be seen whether an `await` suspends. So the loop of calls is driven here, between itself
     # and its task: a call that returns at once costs no future, no callback and no turn of the event loop.
@@ -56,7 +56,7 @@ def _notify_on_suspend(
             go_on, given = running.throw, thrown
 
 
-class CallSlot:
+class Slot:
     """One coroutine that runs calls. It takes no other call once a call has left traces in it."""
 
     # A call has no task and no context of its own: that would cost more than many a call. So the next call of the slot
@@ -84,10 +84,10 @@ class CallSlot:
         decimal.getcontext()  # sets a variable when first used, which is no trace of a call
         self.clean = self.context.copy()
 
-    def begin_attempt(self, element: Any, attempt: int = 1) -> CallState:
+    def begin_attempt(self, element: Any, attempt: int = 1) -> AttemptState:
         """Begin an attempt whose function can ask for its row; to be called in the slot's own task."""
         # A new state each time: tasks that the last attempt has left behind still ask for their own.
-        state = CallState(element, attempt)
+        state = AttemptState(element, attempt)
         CURRENT_CALL.set(state)
         self.clean = self.context.copy()
         return state
@@ -105,7 +105,7 @@ class CallSlot:
 class _SlotTask(asyncio.Task[None]):
     """A task that notes in its slot that it was cancelled, so that the slot need not ask after each call."""
 
-    def __init__(self, slot: CallSlot, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, slot: Slot, life: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
         self._slot = slot
         super().__init__(life, loop=loop, context=slot.context)
 
@@ -114,7 +114,7 @@ class _SlotTask(asyncio.Task[None]):
         return super().cancel(msg)
 
 
-class CallingOperator(Protocol):
+class HostOperator(Protocol):
     """The operator whose rows are called."""
 
     name: str  # of its function
@@ -125,7 +125,7 @@ class CallingOperator(Protocol):
     def has_finished(self) -> bool:  # whether it has ended, so that results are for no row any more
         ...
 
-    async def work(self, slot: CallSlot, /) -> None:
+    async def work(self, slot: Slot, /) -> None:
         """The life of a slot; it calls `SlotPool.release` before it waits for a call."""
 
     def pump(self) -> None:
@@ -175,25 +175,22 @@ class SlotPool:
     # its own call waits, so there are as many slots as calls that wait, and one is enough for a function that never
     # does. Not `capacity` slots from the start: each slot without a row would need a future that wakes it.
     #
-    # _slots: all slots that have not ended, also abandoned ones: close() ends them
-    # _active: how many of these are not abandoned; _active <= capacity, unless capacity has shrunk
-    # _leader: the slot that takes rows, or is about to; after each wake() there is one if has_work() and
-    # _active < capacity
-    # _context: None before open() and after close(), when no slot may start
-    # most: calls that were in flight together
+    # _active <= capacity, unless capacity has shrunk
+    # After each wake() there is a leader if has_work() and _active < capacity.
 
-    def __init__(self, operator: CallingOperator, capacity: int, *, has_uncalled: bool) -> None:
+    def __init__(self, operator: HostOperator, capacity: int, *, has_uncalled: bool) -> None:
         self._operator = operator
         self._has_work = operator.has_work
         self._account = operator.counters.account
         self._has_uncalled = has_uncalled
         self.capacity = capacity
         self._most_abandoned = MOST_HUNG * capacity
-        self.most = 0
-        self._slots: set[CallSlot] = set()
-        self._active = 0
-        self._leader: CallSlot | None = None
-        self._context: contextvars.Context | None = None
+        self.most = 0  # calls that were in flight together
+        # All that have not ended, also abandoned ones: close() ends them. In order: late ones end in it.
+        self._slots: dict[Slot, None] = {}
+        self._active = 0  # how many of these are not abandoned
+        self._leader: Slot | None = None  # the slot that takes rows, or is about to
+        self._context: contextvars.Context | None = None  # None before open() and after close(), when no slot may start
 
     def open(self) -> None:
         """Let `wake` start slots; they find the context variables of the caller."""
@@ -220,7 +217,7 @@ class SlotPool:
         return min((slot.attempt.began for slot in self.at_work if slot.attempt is not None), default=math.inf)
 
     @property
-    def at_work(self) -> list[CallSlot]:
+    def at_work(self) -> list[Slot]:
         """The slots that may have an undecided attempt."""
         return [slot for slot in self._slots if not slot.has_retired]
 
@@ -236,9 +233,9 @@ class SlotPool:
             self._operator.fail(self._too_many_abandoned())
             return
         self._account.enter(State.CALLS_BUSY)  # until it turns out that slots are left
-        slot = self._leader = CallSlot(self._context.copy())
+        slot = self._leader = Slot(self._context.copy())
         self._active += 1
-        self._slots.add(slot)
+        self._slots[slot] = None
         slot.task = _SlotTask(slot, self._operator.work(slot), self._operator.loop)
         slot.task.add_done_callback(lambda _: self._leave(slot))  # also if it was cancelled before it began
 
@@ -256,14 +253,14 @@ class SlotPool:
             self.capacity = capacity
             self.wake()
 
-    def lead(self, slot: CallSlot) -> None:
+    def lead(self, slot: Slot) -> None:
         """The slot asks whether a call may begin: it takes rows, and no other slot starts for that."""
         self._leader = slot
 
-    def is_led_by_another(self, slot: CallSlot) -> bool:
+    def is_led_by_another(self, slot: Slot) -> bool:
         return self._leader is not None and self._leader is not slot
 
-    def release(self, slot: CallSlot) -> None:
+    def release(self, slot: Slot) -> None:
         """The slot is going to wait for its call: another slot may take rows."""
         if self._leader is slot:
             self._leader = None
@@ -276,21 +273,21 @@ class SlotPool:
         elif self._has_uncalled:
             self._operator.pump_soon()
 
-    def _leave(self, slot: CallSlot) -> None:
+    def _leave(self, slot: Slot) -> None:
         del slot.task  # which has the slot, as its own attempt has: or these would be garbage in a cycle
         slot.own.slot = None
-        self._slots.discard(slot)
+        self._slots.pop(slot, None)
         if not slot.has_retired:
             self._active -= 1
         self.release(slot)
 
-    def retire(self, slot: CallSlot) -> None:
+    def retire(self, slot: Slot) -> None:
         """The slot ends: from now on another may take its place."""
         if not slot.has_retired:
             slot.has_retired = True
             self._active -= 1
 
-    def abandon(self, slot: CallSlot) -> None:
+    def abandon(self, slot: Slot) -> None:
         """Cancel the slot's call and let another slot start at once, whether or not the call obeys."""
         # The call may clean up for long, or catch the cancellation and go on.
         if not slot.has_retired:

@@ -14,11 +14,11 @@ from ..._functions.signature import FunctionSpec
 from ..._limits.budgets.option import CALLS, MOST_UNTOLD, Budget, budget_label
 from ..._stores.key_ledgers import Window
 from ..._stores.ledgers import keeps_ledgers
-from .slots import CallingOperator
+from .slots import HostOperator
 
 
 def spent_error(
-    operator: CallingOperator,
+    operator: HostOperator,
     options: Options,
     spec: FunctionSpec,
     budget: Budget,

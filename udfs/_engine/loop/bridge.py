@@ -82,10 +82,6 @@ class Bridge(Generic[In, Out]):
     # through an iterator, and the loop must go on meanwhile. With `run_until_complete` for each batch in Spark's
     # thread, calls would stand still whenever Spark computes, and no deadline would be seen.
     # Spark's thread polls: a blocking read or write of the connection would not notice that Spark has closed it.
-    #
-    # _outbox: "batch", "request_batch", and at last "done" or "error", which stays in for each later reader
-    # _loop_task, _main, _is_stopped: of the loop's thread; _last_output: of Spark's
-    # _outcome: how the task ends, as `SparkSide.ended` gets it once
 
     def __init__(
         self,
@@ -96,11 +92,13 @@ class Bridge(Generic[In, Out]):
     ) -> None:
         self._build = build
         self._threads = threads
+        # "batch", "request_batch", and at last "done" or "error", which stays in for each later reader
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._loop = loop
         self._spark = spark or SparkSide()
-        self._last_output = time.monotonic()
-        self._outcome, self._is_reported = "stopped", False
+        self._last_output = time.monotonic()  # of Spark's thread
+        self._outcome, self._is_reported = "stopped", False  # how the task ends, as `SparkSide.ended` gets it once
+        # Of the loop's thread.
         self._loop_task: LoopTask[In] | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopped = False

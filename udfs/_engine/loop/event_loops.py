@@ -204,9 +204,6 @@ class CallThreads(ThreadPoolExecutor):
     # Everything belongs to the loop's thread, but for two things that the threads do: they take from _calls, and remove
     # what they have run from _pending. Each is one atomic operation.
     #
-    # _pending: the calls that wait in _calls or are in a thread
-    # _hung: those that were cancelled while a thread runs them; some may have ended since they were counted last
-    # _refusal: how the system has refused the thread that was started last
     # len(_working) >= the number of pending calls, unless the threads are as many as they may be
 
     def __init__(self, calls: int) -> None:
@@ -214,10 +211,11 @@ class CallThreads(ThreadPoolExecutor):
         self._most = calls + SPARE
         self._most_hung = MOST_HUNG * calls
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._pending: set[_Call] = set()
+        self._pending: set[_Call] = set()  # the calls that wait in _calls or are in a thread
+        # Those that were cancelled while a thread runs them; some may have ended since they were counted last.
         self._hung: set[_Call] = set()
         self._working: list[threading.Thread] = []
-        self._refusal: RuntimeError | None = None
+        self._refusal: RuntimeError | None = None  # how the system has refused the thread that was started last
         self._is_shut = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -69,11 +69,6 @@ class _Reminder:
 
     # Only the task's count of cancellations tells ours from those of others. It is `_before` when we begin, each of
     # ours is in `cancelled`, and the rest has come from others, who expect the task to end.
-    #
-    # _timer: one at a time, for the limit, for the grace period after others have cancelled, or for the next reminder;
-    # None where there is no limit: with a timer no deadlock of the virtual clock would be found
-    # _hurries: the count for which the timer was brought forward; 0: it stands at the limit
-    # has_given_up: set with the last cancellation, at which the coroutine is left where it waits
 
     def __init__(self, limit: float, to_its_end: bool, limited_by: str) -> None:
         task = asyncio.current_task()
@@ -84,13 +79,15 @@ class _Reminder:
         self._before = task.cancelling()
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limit
+        # One at a time, for the limit, for the grace period after others have cancelled, or for the next reminder. None
+        # where there is no limit: with a timer no deadlock of the virtual clock would be found.
         self._timer: asyncio.TimerHandle | None = None
         self._wait_until(self._deadline)
-        self._hurries = 0
+        self._hurries = 0  # the count for which the timer was brought forward; 0: it stands at the limit
         self._pauses = iter(pauses())
         self._limit, self._limited_by = limit, limited_by
         self.cancelled = 0  # how often this has cancelled the task
-        self.has_given_up = False
+        self.has_given_up = False  # set with the last cancellation, at which the coroutine is left where it waits
 
     @property
     def is_cancelled_by_others(self) -> bool:

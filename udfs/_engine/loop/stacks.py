@@ -36,13 +36,12 @@ class Listener:
     # where a task has another thread (Sail, the driver's own threads) it is in the report if a task of the main thread
     # has set the handler.
     #
-    # _open: those of this process; _of_main: those that the main thread has opened. While there is one of these the
-    # handler is set, and the one before it is in _before. _action: what the system calls then
+    # While there is one in `_of_main` the handler is set.
 
-    _open: dict[Listener, None] = {}
-    _of_main: dict[Listener, None] = {}
-    _before: Any = None
-    _action: int | None = None
+    _open: dict[Listener, None] = {}  # those of this process
+    _of_main: dict[Listener, None] = {}  # those that the main thread has opened
+    _before: Any = None  # the handler before
+    _action: int | None = None  # what the system calls then
 
     def __init__(
         self,

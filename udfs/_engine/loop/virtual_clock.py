@@ -27,14 +27,13 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     # order, as if time had passed. Timers of one moment fire in the order in which they were set: on a real clock there
     # are no two of one moment.
 
-    # waiting: each says what it waits for, in lines, for the error of a deadlock
-
     def __init__(self) -> None:
         self._clock = _VirtualSelector()
         self._numbers = itertools.count()
         super().__init__(self._clock)
         self._clock.call_soon = self.call_soon
         self._clock.stacks = partial(coroutine_stacks, self)
+        # Each says what it waits for, in lines, for the error of a deadlock.
         self.waiting: list[Callable[[], Sequence[str]]] = self._clock.waiting
 
     def time(self) -> float:
@@ -82,19 +81,16 @@ class _Moment(float):
 class _VirtualSelector(selectors.SelectSelector):
     """The clock: instead of waiting it sets itself to the end of the wait."""
 
-    # beside: timers of observers, such as latency markers, which do not prevent a deadlock
-    # is_real: something has begun that takes real time
-    # _end: the end of a wait that a timer in `beside` has cut in two; its rest ends there, in spite of rounding
-
     now = 0.0
-    is_real = False
-    _end = 0.0
+    is_real = False  # whether something has begun that takes real time
+    _end = 0.0  # of a wait that a timer in `beside` has cut in two; its rest ends there, in spite of rounding
     call_soon: Callable[..., object]
     stacks: Callable[[], str]
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[Callable[[], Sequence[str]]] = []
+        # Timers of observers, such as latency markers: they do not prevent a deadlock.
         self.beside: list[asyncio.TimerHandle] = []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

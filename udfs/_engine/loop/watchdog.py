@@ -36,15 +36,13 @@ class BlockedTime:
 
     # Of the time before a late check only that counts in which the loop's thread has worked: it let no other thread
     # run. In a halt of the whole process it has not worked, and nothing can be said of the loop.
-    #
-    # _spell: how long the loop has been blocked without a break; counted in total once it is over the limit
-    # _last, _worked: when the last check was, and the seconds that the thread had worked by then
 
     def __init__(self, now: float, worked: float) -> None:
         self.total = 0.0
+        # How long the loop has been blocked without a break; counted in total once it is over the limit.
         self._spell = 0.0
-        self._last = now
-        self._worked = worked
+        self._last = now  # when the last check was
+        self._worked = worked  # the seconds that the thread had worked by then
 
     def is_hogged(self, now: float, worked: float) -> bool:
         """Whether this check is late, and the loop's thread has worked meanwhile."""
@@ -94,9 +92,6 @@ class _Watch(threading.Thread):
     # only when that has ended. A thread beside it costs nothing per row, and sees where the call is while it blocks.
     #
     # Each check sends a callback to the loop, unless the last one has not been called yet.
-    # _has_turned: whether the callback sent last was called; _named: whom the warning named, None before it
-    # _stands: seconds without a turn, of which a check counts few: before a late one the process was halted
-    # _tell_at: how long that may last before the next line
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, watched: int, worked: Callable[[], float], look: Callable[[], object]
@@ -104,11 +99,13 @@ class _Watch(threading.Thread):
         super().__init__(name="asyncudf-watch", daemon=True)
         self._loop = loop
         self._watched = watched
-        self._has_turned = True
-        self._named: str | None = None
+        self._has_turned = True  # whether the callback sent last was called
+        self._named: str | None = None  # whom the warning named; None before it
         self._worked = worked
         self._look = look
-        self._stands, self._tell_at = 0.0, SOON
+        # Seconds without a turn, of which a check counts few: before a late one the process was halted.
+        self._stands = 0.0
+        self._tell_at = SOON  # how long that may last before the next line
         self.blocked = BlockedTime(time.monotonic(), worked())
         self.over = threading.Event()
 

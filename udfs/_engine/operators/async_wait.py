@@ -24,20 +24,20 @@ from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..calls.attempt import Attempt
-from ..calls.calls import Calls
-from ..calls.invokers import BatchBounds, BatchCodec, Costs, Invoker, invoker_of
+from ..calls.gatekeeper import Gatekeeper
+from ..calls.invokers import Costs, GroupBounds, GroupCodec, Invoker, invoker_of
+from ..calls.lifecycle import RowLifecycle
 from ..calls.plain import returning, starting
 from ..calls.resources import Opening, closing, opened
 from ..calls.row import Row
-from ..calls.service import Service
-from ..calls.slots import CallSlot, SlotPool, notify_on_suspend
+from ..calls.slots import Slot, SlotPool, notify_on_suspend
 from ..stored.elements import ROWS, AnsweredRows, UnreadableRow, plain
-from .input import MicroBatch
+from .fast_path import BURST, FastPath, FastPathEnd
+from .input import RowGroup
 from .memory import QueueMemory, RowSizes, TaskBatches
 from .null_answers import NullAnswers
 from .operator import BufferedOperator, ChainedOperator
-from .outputs import Output
-from .run import BURST, Run, RunEnd
+from .outputs import StreamOutput
 
 if TYPE_CHECKING:
     from ..stored.sharing import StoreSharing
@@ -57,7 +57,7 @@ QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
 
-    Rows are pulled: the operator calls `request_batch` when it can use more, and gets them by `feed`, or in a chain by
+    Rows are pulled: the operator calls `request_rows` when it can use more, and gets them by `feed`, or in a chain by
     `process` as long as it is `available`. Results leave in the order of `options.output_mode`, each exactly once, as
     long as `output` is available.
 
@@ -72,13 +72,13 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     """
 
     # The order of wrapping: store( deadline( retry( limits( slot( attempt_timeout( function )))))); that of the limits
-    # is in `Service`. A row asks the store before it has a deadline, and its result is written after the deadline has
-    # been stopped.
+    # is in `Gatekeeper`. A row asks the store before it has a deadline, and its result is written after the deadline
+    # has been stopped.
     #
     # A row is in one place: in the input, which may prepare it (`_inlet`); in the queue; or it has left. In the queue
     # it has a `RowState`. There it holds a place and, in order, all rows behind it: so rows wait in the input, and a
     # slot takes one when its call can begin. Elements leave the input in `_take`, in `_call_rows` where a row is called
-    # as soon as it has its place, and in a `Run`, where a row that needs none is called without one.
+    # as soon as it has its place, and in a `FastPath`, where a row that needs none is called without one.
     #
     # Rows come, calls end, the output can take more: each such event first changes the state where it belongs, and then
     # calls `pump`, which looks at the state alone. `work` is the life of a slot, which makes the calls.
@@ -89,22 +89,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     #
     # len(_queue) <= queue_size; calls in progress that count <= capacity
     # _finished is set once: by the first error, or when the input has ended and the queue is empty
-    # is_taking: an element is on its way from the input to its place, and none may pass it
-    # _is_pumping: rows leave; _will_pump: `pump` is called in the next turn of the loop
-    # _may_leave: how many elements may leave before that turn; _leaving_context: without the variables of any call
-    # _is_plain: rows are called as soon as they have their places, if no limit has to be asked
 
     def __init__(
         self,
         spec: FunctionSpec,
         options: Options,
-        output: Output,
+        output: StreamOutput,
         context: RuntimeContext,
         *,
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
         validate: Callable[[Any], Any] | None = None,
-        codec: BatchCodec | None = None,
+        codec: GroupCodec | None = None,
         sizes: RowSizes | None = None,
         batches: TaskBatches | None = None,
         may_edit: bool = True,
@@ -113,16 +109,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         identity: TaskIdentity | None = None,
         shared_clock: Callable[[], float] | None = None,
         own_limits: OwnLimits | None = None,
-        request_batch: Callable[[], None] = lambda: None,
+        request_rows: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
         # Each part is made of parts made before it. Whatever a part asks of the operator, such as `pump`, it asks when
         # rows flow, and by then all parts are there.
-        super().__init__(output, loop, request_batch, fail)
+        super().__init__(output, loop, request_rows, fail)
         self.name, self._spec, self._options, self._context, self._codec = spec.name, spec, options, context, codec
         self._opening = Opening(spec.name, options.open_timeout)
         self.counters = counters or TaskCounters(loop.time)
-        bounds = BatchBounds(spec, options)
+        bounds = GroupBounds(spec, options)
         self._queue = QUEUES[options.output_mode](options.queue_rows)
         self._queue.entry_class = Row
         self._memory: QueueMemory | None = None
@@ -130,15 +126,15 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             batches, sizes = batches or TaskBatches(loop), sizes or RowSizes()
             self._memory = QueueMemory(self._queue, limit, options.open_calls * bounds.size, sizes, batches)
             batches.watch(self._memory.update, self.pump)
-        self._leaving_context = contextvars.copy_context()
+        self._leaving_context = contextvars.copy_context()  # without the variables of any call
         self._has_uncalled = stored is not None or options.on_null_input is OnNullInput.NULL
         self._pool = SlotPool(self, options.slots, has_uncalled=self._has_uncalled)
         costs = Costs(options.counted, spec)
-        self._service = Service(
+        self._gatekeeper = Gatekeeper(
             self, options, self._pool, spec, identity=identity, shared_clock=shared_clock, own_limits=own_limits
         )
-        self._calls = Calls(
-            self, spec, options, self._pool, self._service, costs, bounds, validate=validate, may_edit=may_edit,
+        self._lifecycle = RowLifecycle(
+            self, spec, options, self._pool, self._gatekeeper, costs, bounds, validate=validate, may_edit=may_edit,
             partition=context.partition, rng=rng,
         )  # fmt: skip
         self._sharing: StoreSharing | None = None
@@ -146,25 +142,27 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             from ..stored.sharing import StoreSharing  # most workers have no store
 
             self._sharing = sharing = StoreSharing(
-                self, stored, options, self._calls, self._queue, self._buffer, request_batch,
+                self, stored, options, self._lifecycle, self._queue, self._buffer, request_rows,
                 is_single=not spec.many_results,
             )  # fmt: skip
             self._inlet = sharing.inlet
-            self._calls.share(sharing)
+            self._lifecycle.share(sharing)
         if options.on_null_input is OnNullInput.NULL:
             self._inlet = NullAnswers(self._inlet, validate)
-        self._batch: MicroBatch | None = None
+        self._group: RowGroup | None = None
         if bounds.size > 1:
-            self._batch = MicroBatch(bounds, self._calls.weight_of, options.batch_linger, loop, self._pool.wake)
+            self._group = RowGroup(bounds, self._lifecycle.weight_of, options.batch_linger, loop, self._pool.wake)
         self._wanted_rows = max(options.slots, bounds.size)
-        self.is_taking = self._is_pumping = self._will_pump = False
-        self._may_leave = LEAVE_AT_ONCE
-        self._is_plain = False
-        self._run: Run | None = None
+        self.is_taking = False  # an element is on its way from the input to its place, and none may pass it
+        self._is_pumping = False  # rows leave
+        self._will_pump = False  # `pump` is called in the next turn of the loop
+        self._may_leave = LEAVE_AT_ONCE  # how many elements may leave before that turn
+        self._is_plain = False  # rows are called as soon as they have their places, if no limit has to be asked
+        self._fast_path: FastPath | None = None
 
     def observe(self, observer: Gate) -> None:
         """Ask this gate before each attempt; before `running`."""
-        self._service.observe(observer)
+        self._gatekeeper.observe(observer)
 
     @property
     def available(self) -> int:
@@ -183,11 +181,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         """Open the function; at the end of the block wait until everything is emitted, close, and end the output."""
         async with contextlib.nullcontext() if self._sharing is None else self._sharing.running():
             async with contextlib.AsyncExitStack() as stack:
-                learner = self._service.learner
+                learner = self._gatekeeper.learner
                 TELL_LIMITS.set(None if learner is None else learner.tell)
                 resources = await stack.enter_async_context(opened(self._spec, self._context, self._opening))
-                stack.callback(self._calls.close)
-                await stack.enter_async_context(self._service.running(self._calls.backlog.aside))
+                stack.callback(self._lifecycle.close)
+                await stack.enter_async_context(self._gatekeeper.running(self._lifecycle.backlog.aside))
                 stack.push_async_exit(closing(self._end_calls, f"the calls of {self.name} could not be ended"))
                 self._open(invoker_of(self._spec, self._options, resources, self._context, self._codec))
                 with self._owning_its_end():
@@ -197,33 +195,33 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _open(self, invoker: Invoker) -> None:
         """The function is open: calls can begin."""
-        self._calls.use(invoker)
+        self._lifecycle.use(invoker)
         complete: Callable[[Any, Any], object] = self._complete
         if self._sharing is not None:
             complete = self._sharing.keep
         elif self._output.leaves_chain:
             # No code runs there that could complete a row, or see the variables of a call.
             complete = self._queue.completing(self._output, self.pump)
-        self._starts, self._returned = starting(self._calls), returning(self._calls, complete)
-        self._is_plain = self._calls.function is not None and self._sharing is None
-        if self._is_plain and Run.suits(self._calls, self._output):
-            self._run = Run(
-                self, self._calls, self._buffer, self._queue, self._output, self._starts, self._returned,
+        self._starts, self._returned = starting(self._lifecycle), returning(self._lifecycle, complete)
+        self._is_plain = self._lifecycle.function is not None and self._sharing is None
+        if self._is_plain and FastPath.suits(self._lifecycle, self._output):
+            self._fast_path = FastPath(
+                self, self._lifecycle, self._buffer, self._queue, self._output, self._starts, self._returned,
                 self._finished.done,
             )  # fmt: skip
         FAIL_TASK.set(self._may_fail)
         self._pool.open()
-        self._request_batch()
+        self._request_rows()
         self._pool.wake()
         if self._sharing is not None:
             self._sharing.inlet.open()
 
     def _may_fail(self) -> Callable[[str], None]:
         """The value of FAIL_TASK."""
-        failed = self._service.failed
+        failed = self._gatekeeper.failed
 
         def fail(mistake: str) -> None:
-            if failed != self._service.failed:
+            if failed != self._gatekeeper.failed:
                 return
             error = FatalError(f"{self.name} {mistake}")
             if asyncio._get_running_loop() is self.loop:
@@ -235,16 +233,16 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return fail
 
     async def _end_calls(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        self._calls.abandon()
+        self._lifecycle.abandon()
         if exc_type is not None:
-            self._calls.close()  # no row has an answer any more; else coroutines that run on have their deadlines
+            self._lifecycle.close()  # no row has an answer any more; else coroutines that run on have their deadlines
         if self._sharing is not None:
             await self._sharing.end()
-        self._calls.abandon()  # calls that have begun meanwhile
+        self._lifecycle.abandon()  # calls that have begun meanwhile
         await self._pool.close(patient=exc_type is None)
 
     def fail(self, error: BaseException) -> None:
-        self._calls.counts.ends_task(error)
+        self._lifecycle.counts.ends_task(error)
         super().fail(error)
 
     # The state changes.
@@ -263,7 +261,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self._is_pumping = False
         self._finish_if_drained()
         self._pool.wake()
-        if self._service.held_failures is not None and self._pool.is_idle:  # no slot ends and decides about these
+        if self._gatekeeper.held_failures is not None and self._pool.is_idle:  # no slot ends and decides about these
             self.loop.call_soon(self.health_changed, context=self._own_context.copy())
 
     def pump_soon(self) -> None:
@@ -280,7 +278,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             if not self.is_taking and self._must_take_without_slot():
                 row = self._take(may_call=False)
                 if row is not None:  # the result that had landed for it has just ended
-                    self._calls.backlog.put(Attempt((row,)))
+                    self._lifecycle.backlog.put(Attempt((row,)))
             if not (emitted := self._emit()):
                 break
             self._may_leave -= emitted
@@ -306,7 +304,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
     def _must_take_without_slot(self) -> bool:
         """Whether no slot comes soon that would take in elements which need none."""
         # All slots may be held by coroutines that run on after their rows are done.
-        if not (self._pool.is_full or self._service.closed_by is not None):
+        if not (self._pool.is_full or self._gatekeeper.closed_by is not None):
             return False
         # Without rows that need no call there are only markers, and one behind rows has time until they have left.
         return self._queue.places > 0 if self._has_uncalled else self._queue.is_empty()
@@ -349,7 +347,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         if type(element) is UnreadableRow:
             row: Row = self._queue.put_record(element)
             row.open()
-            self._calls.not_called([row], element.error)
+            self._lifecycle.not_called([row], element.error)
             return
         if type(element) is not AnsweredRows:
             self._queue.put_marker(element)
@@ -404,18 +402,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _next_attempt(self) -> Attempt | None:
         """The next attempt: of rows whose back-off is over, as they have waited longest, or of rows that come now."""
-        backlog = self._calls.backlog
+        backlog = self._lifecycle.backlog
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
-            self._service.held_failures is not None
-            and self._service.is_broken
+            self._gatekeeper.held_failures is not None
+            and self._gatekeeper.is_broken
             and not backlog.has_new
             and self._may_form_call()
         )
         attempt = backlog.next() if backlog.ready and self._has_ready() and not is_new else None
         while attempt is None:
-            if self._batch is not None:
-                attempt = self._batch.gather(self._next_row, self._is_starved)
+            if self._group is not None:
+                attempt = self._group.gather(self._next_row, self._is_starved)
             elif (row := self._next_row()) is not None:
                 attempt = Attempt((row,))
             if attempt is None:
@@ -427,7 +425,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def _has_ready(self) -> bool:
         """Whether there are attempts that should begin now, before rows that come now."""
-        backlog = self._calls.backlog
+        backlog = self._lifecycle.backlog
         if not backlog.ready or not backlog.waits_for_more():
             return bool(backlog.ready)
         is_waiting = self._sharing is not None and self._sharing.is_waiting
@@ -439,10 +437,10 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return False
         if self._buffer.may_have_more and self._queue.places > 0:
             return True
-        return bool(self._batch) and (self._batch.is_ready or self._is_starved())  # type: ignore[union-attr]
+        return bool(self._group) and (self._group.is_ready or self._is_starved())  # type: ignore[union-attr]
 
     def _is_starved(self) -> bool:
-        return self._buffer.has_ended or not self._queue.places  # a full queue waits for the rows of the batch
+        return self._buffer.has_ended or not self._queue.places  # a full queue waits for the rows of the group
 
     def has_rows(self) -> bool:
         return self._may_form_call() or (self._sharing is not None and self._sharing.is_waiting)
@@ -461,7 +459,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
         After `restore_state` each row is called anew: emission is exactly once, calls are at least once, as in Flink.
         """
-        called = () if self._run is None else self._run.values()
+        called = () if self._fast_path is None else self._fast_path.values()
         return plain([*self._queue.values(), *called, *self._inlet.values()])
 
     def restore_state(self, elements: Sequence[StreamElement]) -> None:
@@ -471,21 +469,21 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     # Calls are made.
 
-    async def work(self, slot: CallSlot) -> None:
+    async def work(self, slot: Slot) -> None:
         """The life of one call slot: one call after another, until there is no call or the slot is dirty."""
         try:
             slot.capture_baseline()
             while not (self._finished.done() or slot.is_dirty()):
-                if self._service.closed_by is not None:
+                if self._gatekeeper.closed_by is not None:
                     if self._pool.is_led_by_another(slot):
                         break
-                    await self._service.reopened()
+                    await self._gatekeeper.reopened()
                     continue
                 calls = self._call_rows if self.may_call_rows() else self._call_each
                 if await notify_on_suspend(calls(slot), slot, self._pool.release):
                     if not slot.is_dirty():
                         await asyncio.sleep(0)  # let timers and the mailbox have their turn
-                elif self._service.closed_by is None and not self._has_ready():
+                elif self._gatekeeper.closed_by is None and not self._has_ready():
                     break
         except BaseException as error:  # the source or the output failed, not a row
             if slot.has_retired or (issubclass(type(error), asyncio.CancelledError) and slot.task.cancelling()):
@@ -493,32 +491,33 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.fail(error)
         finally:
             self._pool.retire(slot)
-            self._service.slot_is_free()
-            self._calls.evaluate_held()
+            self._gatekeeper.slot_is_free()
+            self._lifecycle.evaluate_held()
             self._finish_if_drained()
 
     def may_call_rows(self) -> bool:
-        is_free = self._is_plain and self._service.asks_nothing
-        return is_free and not (self._calls.backlog.ready or self.is_taking)
+        is_free = self._is_plain and self._gatekeeper.asks_nothing
+        return is_free and not (self._lifecycle.backlog.ready or self.is_taking)
 
-    async def _call_rows(self, slot: CallSlot) -> bool:
+    async def _call_rows(self, slot: Slot) -> bool:
         """Call the function for one row after another, as soon as each has its place.
 
         Returns whether there may be more rows, after a pause; else there is none now, or no place.
         """
-        if self._run is not None and self._run.may_begin():
-            if (run_end := await self._run.of(slot)) is not RunEnd.QUEUE:
-                return run_end is RunEnd.TURN
+        if self._fast_path is not None and self._fast_path.may_begin():
+            if (ending := await self._fast_path.of(slot)) is not FastPathEnd.QUEUE:
+                return ending is FastPathEnd.TURN
             if not self.may_call_rows() or slot.is_dirty() or self._finished.done():
                 return True
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        calls, service, source, queue = self._calls, self._service, self._buffer, self._queue
-        function, starts, returned, clock = calls.function, self._starts, self._returned, calls.clock
-        entries, ready, is_over, put_record = queue.entries, calls.backlog.ready, self._finished.done, queue.put_record
+        lifecycle, gatekeeper, source, queue = self._lifecycle, self._gatekeeper, self._buffer, self._queue
+        function, starts, returned, clock = lifecycle.function, self._starts, self._returned, lifecycle.clock
+        entries, put_record = queue.entries, queue.put_record
+        ready, is_over = lifecycle.backlog.ready, self._finished.done
         context, own, rows_have = slot.context, slot.own, ROWS
         assert function is not None
-        started, longest_turn = clock(), calls.longest_turn
+        started, longest_turn = clock(), lifecycle.longest_turn
         end = started + longest_turn  # when the event loop gets its turn
         while len(entries) < queue.most:
             element, rows, has_waited = None, source.current, False
@@ -532,7 +531,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                 try:
                     result = await function(*element[0])  # type: ignore[index, misc]
                 except BaseException as error:  # every error of the user's code has its policy
-                    calls.coroutine_ended(slot, own, None, error)
+                    lifecycle.coroutine_ended(slot, own, None, error)
                     started = clock()
                 else:
                     started = returned(slot, own, result) if slot.attempt is own else clock()
@@ -541,7 +540,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
                     end = started + longest_turn
                 elif started > end:
                     return True
-                if ready or source.current is not rows or len(entries) >= queue.most or not service.asks_nothing:
+                if ready or source.current is not rows or len(entries) >= queue.most or not gatekeeper.asks_nothing:
                     break
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
@@ -567,33 +566,33 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             self.is_taking = False
         self.pump()
 
-    async def _call_each(self, slot: CallSlot) -> bool:
+    async def _call_each(self, slot: Slot) -> bool:
         """Make one attempt after another, as the limits let them begin.
 
         Returns whether there may be more, after a pause; else there is no call, or a limit holds it back.
         """
-        calls, returned, is_direct = self._calls, self._returned, self._calls.function is not None
+        lifecycle, returned, is_direct = self._lifecycle, self._returned, self._lifecycle.function is not None
         end = 0.0  # when the event loop gets its turn; 0: it has just had it
-        while self._service.closed_by is None and (attempt := self._next_attempt()) is not None:
+        while self._gatekeeper.closed_by is None and (attempt := self._next_attempt()) is not None:
             result = None  # or the last result would live on through this call
-            if calls.begin(slot, attempt):
+            if lifecycle.begin(slot, attempt):
                 try:
-                    result = await calls.start(slot, attempt)
+                    result = await lifecycle.start(slot, attempt)
                 except BaseException as error:  # every error of the user's code has its policy
-                    calls.coroutine_ended(slot, attempt, None, error)
-                    if not self._service.asks_nothing:  # limits have to know of other failures before the next call
+                    lifecycle.coroutine_ended(slot, attempt, None, error)
+                    if not self._gatekeeper.asks_nothing:  # limits have to know of other failures before the next call
                         slot.is_suspended = False
                         return True
                 else:
                     if is_direct and slot.attempt is attempt:
                         returned(slot, attempt, result)
                     else:
-                        calls.coroutine_ended(slot, attempt, result, None)
+                        lifecycle.coroutine_ended(slot, attempt, result, None)
             if slot.is_suspended:
                 end, slot.is_suspended = 0.0, False
             elif not end:
-                end = calls.clock() + calls.longest_turn
-            elif calls.clock() > end:
+                end = lifecycle.clock() + lifecycle.longest_turn
+            elif lifecycle.clock() > end:
                 return True
             if slot.is_dirty() or self._finished.done() or (self._is_plain and self.may_call_rows()):
                 return True
@@ -601,7 +600,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def wanted_calls(self) -> int:
         rows = min(self._buffer.known_rows, self._queue.places)
-        return min(self._pool.capacity, self._pool.in_flight + len(self._calls.backlog.ready) + rows)
+        return min(self._pool.capacity, self._pool.in_flight + len(self._lifecycle.backlog.ready) + rows)
 
     @property
     def _followers(self) -> int:
@@ -613,11 +612,11 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def health_changed(self) -> None:
         if not self._finished.done():
-            self._calls.evaluate_held()
+            self._lifecycle.evaluate_held()
 
     def waiting_has_changed(self) -> None:
         if self._memory is not None:
-            self._memory.hold_calls(self._calls.backlog.later + self._followers)
+            self._memory.hold_calls(self._lifecycle.backlog.later + self._followers)
 
     def _complete(self, row: Row, result: Any) -> bool:
         row.complete((result,))
@@ -631,7 +630,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return State.OUTPUT
         if self._sharing is not None and self._sharing.is_waiting:
             return State.STORE
-        if self._calls.backlog.aside.attempts and (self._queue.places <= 0 or self._buffer.is_drained):
+        if self._lifecycle.backlog.aside.attempts and (self._queue.places <= 0 or self._buffer.is_drained):
             return State.LIMIT
         if self._queue.places <= 0:
             return State.HEAD_OF_LINE
@@ -643,18 +642,18 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
 
     def waits(self) -> Iterator[Wait]:
         yield from self._opening.waits()
-        in_flight, options, calls = self._pool.in_flight, self._options, self._calls
+        in_flight, options, lifecycle = self._pool.in_flight, self._options, self._lifecycle
         longest = min(options.attempt_timeout or math.inf, options.timeout or math.inf)
         if in_flight and (oldest := self._pool.oldest) < math.inf:
             yield Wait(Waiting.CALL, self.name, oldest, longest)
         begun = self.counters.so_far()["attempts"] + in_flight
-        yield from self._service.waits(begun, calls.backlog.aside)
+        yield from self._gatekeeper.waits(begun, lifecycle.backlog.aside)
         if (sharing := self._sharing) is not None:
             if (lease := sharing.claims.wait) is not None:
                 yield lease
             elif sharing.is_waiting:
                 yield Wait(Waiting.STORE, self.name, mark=self.counters.rows_done, left=options.store_timeout)
-        if calls.backlog.is_backing_off and not in_flight and self._service.closed_by is None:
+        if lifecycle.backlog.is_backing_off and not in_flight and self._gatekeeper.closed_by is None:
             yield Wait(Waiting.BACK_OFF, self.name, most=options.timeout or math.inf, mark=begun)
 
     @property
@@ -662,7 +661,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return self._pool.in_flight, len(self._queue)
 
     def count_open(self) -> None:
-        self._calls.count_open()
+        self._lifecycle.count_open()
 
     def sample(self, *, was_blocked: bool) -> None:
         totals = self.counters.totals
@@ -678,4 +677,4 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             totals.bytes_peak = self._memory.peak
         follows = self._followers > 0 and not self._pool.is_full
         self.counters.look(*self.in_progress, was_blocked=was_blocked, follows=follows)
-        self._service.count_aside()
+        self._gatekeeper.count_aside()

@@ -13,7 +13,7 @@ from typing import Any
 from asyncudf.queues import StreamElement
 
 from ..calls.attempt import Attempt
-from ..calls.invokers import BatchBounds
+from ..calls.invokers import GroupBounds
 from ..calls.row import Row
 
 UNKNOWN_ROWS = 10_000  # elements, if the number is not known
@@ -27,25 +27,22 @@ class InputBuffer:
     """Batches of elements, in order; asks for another batch when the last one begins."""
 
     # Batches stay iterators, and `current` is open to `_call_rows`, so that taking a row costs one step of a C
-    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_line`.
+    # iterator and no call. A chain puts rows one by one: all of them share one iterator that reads from `_single`.
     # Asking for the next batch when the last one begins, not when it ends, lets Spark read while calls go on.
     #
     # may_have_more is False only when every element has been taken
-    # has_ended: nothing more is fed
-    # _single: elements that were put one by one and not taken; _reads_single: one of _batches, or `current`, reads it
-    # current: yields the rest of _inserted, then the rest of _behind
-    # _is_listed: `values` reads the batches, and asks for no more
 
-    def __init__(self, request_batch: Callable[[], None]) -> None:
-        self._request_batch = request_batch
+    def __init__(self, request_rows: Callable[[], None]) -> None:
+        self._request_rows = request_rows
         self._batches: deque[Iterator[InputElement]] = deque()
-        self.current: Iterator[InputElement] = iter(())
+        self.current: Iterator[InputElement] = iter(())  # yields the rest of _inserted, then the rest of _behind
         self._behind = self.current
         self.may_have_more = False
-        self.has_ended = False
-        self._single: deque[StreamElement] = deque()
+        self.has_ended = False  # nothing more is fed
+        self._single: deque[StreamElement] = deque()  # put one by one and not taken
         self._inserted: deque[InputElement] = deque()
-        self._is_listed = self._reads_single = False
+        self._reads_single = False  # one of _batches, or `current`, reads _single
+        self._is_listed = False  # `values` reads the batches, and asks for no more
 
     @property
     def waiting(self) -> int:
@@ -71,7 +68,7 @@ class InputBuffer:
         self.may_have_more = True
 
     def put(self, element: StreamElement) -> None:
-        """Add one element behind all others; once all such elements were taken `request_batch` is called."""
+        """Add one element behind all others; once all such elements were taken `request_rows` is called."""
         if not self._reads_single:
             self._batches.append(self._take_single())
             self._reads_single = self.may_have_more = True
@@ -84,13 +81,13 @@ class InputBuffer:
             yield single.popleft()
         self._reads_single = False
         if not self._is_listed:
-            self._request_batch()
+            self._request_rows()
 
     def end(self) -> None:
         self.has_ended = True
 
-    def request_from(self, request_batch: Callable[[], None]) -> None:
-        self._request_batch = request_batch
+    def request_from(self, request_rows: Callable[[], None]) -> None:
+        self._request_rows = request_rows
 
     def insert(self, element: InputElement) -> None:
         """Put an element before all others, but behind those inserted earlier."""
@@ -128,7 +125,7 @@ class InputBuffer:
             return False
         self.current = self._behind = self._batches.popleft()
         if not self._batches and not self.has_ended:
-            self._request_batch()
+            self._request_rows()
         return True
 
     def take(self) -> InputElement | None:
@@ -155,41 +152,41 @@ class InputBuffer:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class MicroBatch:
-    """The rows of a vectorized function's next call: gathers rows until the batch is full or has waited long enough.
+class RowGroup:
+    """The rows of a vectorized function's next call: gathers rows until the group is full or has waited long enough.
 
     `linger`: seconds after which it is ready though not full, when `wake` is called; None: never.
     """
 
     # Its rows are in the queue already: they count there, and keep their place in the order while they wait here. So a
-    # batch must not wait for more rows when the queue has no place for them: `is_starved` says so.
+    # group must not wait for more rows when the queue has no place for them: `is_starved` says so.
     #
-    # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one; _has_waited: it has
-    # fired; _weight: of all rows; _next: a row that would have made the batch too heavy, and begins the next one
+    # len(_rows) <= bounds.size; _timer runs from the first row on, and only while there is one
 
-    bounds: BatchBounds
+    bounds: GroupBounds
     weight_of: Callable[[Row], float | None]
     linger: float | None
     loop: asyncio.AbstractEventLoop
     wake: Callable[[], None]
     _rows: list[Row] = dataclasses.field(default_factory=list, init=False)
     _timer: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
+    # A row that would have made the group too heavy, with its weight; it begins the next one.
     _next: tuple[Row, float] | None = dataclasses.field(default=None, init=False)
-    _has_waited = False
-    _weight = 0.0
+    _has_waited = False  # whether _timer has fired
+    _weight = 0.0  # of all rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the batch must go out as it is."""
+        """Whether the group must go out as it is."""
         bounds = self.bounds
         is_full = len(self._rows) == bounds.size or self._weight >= bounds.most_weight or self._next is not None
         return is_full or self._has_waited
 
     def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
-        """The next call: of a full batch, or of a partial one that waits no longer, or that none can join."""
+        """The next call: of a full group, or of a partial one that waits no longer, or that none can join."""
         while not self.is_ready:
             row = next_row()
             if row is not None:

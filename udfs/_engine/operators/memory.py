@@ -58,17 +58,14 @@ class TaskBatches:
     #
     # Rows that have left are in the output until Spark's thread comes back for the next batch. It may be away for long,
     # while calls go on for the batches that were fed.
-    #
-    # _sizes: of the input batches that live, in the order in which they came; _total: their sum
-    # _emitted: of the output batches, in the order in which Spark takes them
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.bytes = 0  # of all these batches; the two newest of the input are free
         self.emitted = 0  # bytes of the output alone
-        self._emitted: deque[int] = deque()
+        self._emitted: deque[int] = deque()  # bytes of the output batches, in the order in which Spark takes them
         self._loop = loop
-        self._sizes: dict[weakref.ref[Any], int] = {}
-        self._total = 0
+        self._sizes: dict[weakref.ref[Any], int] = {}  # of the input batches that live, in the order in which they came
+        self._total = 0  # the sum of these
         self._changed: list[Callable[[], None]] = []
         self._freed: list[Callable[[], None]] = []
         self._context = contextvars.copy_context()  # without any row's variables
@@ -131,8 +128,6 @@ class QueueMemory:
     #
     # bytes: rows in the queue * their place, _held_bytes, and the batches
     # queue.most follows _held_bytes and the batches at once, so that asking for places costs nothing
-    # _held_bytes: what entries hold beside their places, and calls that wait; _of_calls: the latter alone
-    # _results, _rows: bytes of results that were weighed so far, and of how many rows
 
     def __init__(
         self, queue: StreamElementQueue, limit: int, least: int, sizes: RowSizes, batches: TaskBatches
@@ -142,7 +137,10 @@ class QueueMemory:
         self._least = min(least, queue.capacity)
         self._place, self._size_of_row, self._size_of_result = sizes.place, sizes.row, sizes.result
         self._batches = batches
-        self._held_bytes = self._of_calls = self._results = self._rows = 0
+        self._held_bytes = 0  # what entries hold beside their places, and calls that wait
+        self._of_calls = 0  # the latter alone
+        self._results = 0  # bytes of results that were weighed so far
+        self._rows = 0  # of how many rows these are
         self.peak = 0
         if sizes.row is not None or sizes.result is not None:
             queue.memory = self

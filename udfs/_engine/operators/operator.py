@@ -15,7 +15,7 @@ from ..._errors.records import as_exception
 from ..._observe.waits import Wait
 from ..stored.elements import Inlet
 from .input import InputBuffer, InputElement
-from .outputs import Output
+from .outputs import StreamOutput
 
 Marker = Watermark | WatermarkStatus | LatencyMarker
 
@@ -73,26 +73,23 @@ class BufferedOperator(Operator):
     # Back-pressure ends here. Operators that wait for nothing pass a row on before they return, so only an operator
     # that holds elements can stop when the output is full; the output calls `resume` when it can take more.
     #
-    # _buffer: elements are taken from it; _inlet: elements are fed to it. Both are one object unless rows are prepared
-    # _held_back: something could leave, but the output could take nothing when it was last asked
     # _finished is set once: everything is emitted, or an error has ended the operator
-    # _own_context: without the variables of any call, for callbacks
 
     def __init__(
         self,
-        output: Output,
+        output: StreamOutput,
         loop: asyncio.AbstractEventLoop,
-        request_batch: Callable[[], None],
+        request_rows: Callable[[], None],
         fail: Callable[[BaseException], None] | None,
     ) -> None:
         self._output = output
         self.loop = loop
-        self._request_batch = request_batch
+        self._request_rows = request_rows
         self._fail = fail or self.abort
-        self._buffer = InputBuffer(request_batch)
-        self._inlet: Inlet = self._buffer
-        self._held_back = False
-        self._own_context = contextvars.copy_context()
+        self._buffer = InputBuffer(request_rows)  # elements are taken from it
+        self._inlet: Inlet = self._buffer  # elements are fed to it; another object where rows are prepared
+        self._held_back = False  # something could leave, but the output could take nothing when it was last asked
+        self._own_context = contextvars.copy_context()  # without the variables of any call, for callbacks
         self._finished: asyncio.Future[None] = loop.create_future()
 
     @abstractmethod
@@ -170,7 +167,7 @@ class SourceOperator(BufferedOperator):
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Ask for elements; at the end of the block wait until all are pushed, and end the output."""
-        self._request_batch()
+        self._request_rows()
         with self._owning_its_end():
             yield
             await self._finished
@@ -178,9 +175,7 @@ class SourceOperator(BufferedOperator):
 
     # In bursts: to yield to the loop after each row would cost a turn of the loop per row, and without a yield no timer
     # would fire while a whole batch is pushed.
-    #
-    # _goes_on: the next burst is scheduled, and `pump` starts no other
-    _goes_on = False
+    _goes_on = False  # the next burst is scheduled, and `pump` starts no other
 
     def pump(self) -> None:
         if not self._goes_on:

@@ -20,18 +20,14 @@ UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
 
 class OpenBatch(NamedTuple):
-    """The results that an output gathers. Others may be added directly, as long as it is not empty.
-
-    With so many `rows` it is full, and has to be flushed at once.
-    """
+    """The results that an output gathers. Others may be added directly, but for the first and the last one."""
 
     values: list[Any]
     origins: list[Any]  # of the values, one each
-    rows: int
-    flush: Callable[[], None]
+    rows: int  # that fill it
 
 
-class Output(Collector):
+class StreamOutput(Collector):
     """Takes records, side records, and the markers between them, each at its place.
 
     An output with a tag takes only that tag's records; one without takes only the main stream's.
@@ -78,7 +74,7 @@ class Output(Collector):
         return self._gauge
 
 
-class OperatorOutput(Output):
+class OperatorOutput(StreamOutput):
     """What an operator writes to: passes everything on, and reports when latency markers leave.
 
     `splits`: results of a row come with what its function wrote to side outputs, and are separated here.
@@ -87,7 +83,11 @@ class OperatorOutput(Output):
     # Both come in one list, so that a side record leaves at its row's place, with its attempt's results or not at all.
 
     def __init__(
-        self, output: Output, report: Callable[[LatencyMarker], None] = lambda marker: None, *, splits: bool = False
+        self,
+        output: StreamOutput,
+        report: Callable[[LatencyMarker], None] = lambda marker: None,
+        *,
+        splits: bool = False,
     ) -> None:
         super().__init__()
         self._output = output
@@ -137,7 +137,7 @@ class Following(Protocol):
     def end_of_input(self) -> None: ...
 
 
-class ChainingOutput(Output):
+class ChainingOutput(StreamOutput):
     """Passes a record straight to the next operator of the same chain, which sees its projection.
 
     `unreadable` makes what that sees of a record of which it cannot read a value, or raises the error.
@@ -190,10 +190,10 @@ class CopyingChainingOutput(ChainingOutput):
         self._following.process(seen.with_value(copied(seen.value)))
 
 
-class BroadcastingOutput(Output):
+class BroadcastingOutput(StreamOutput):
     """Passes a record to several outputs, a side record to the outputs of its tag, a marker to all outputs."""
 
-    def __init__(self, outputs: Sequence[Output]) -> None:
+    def __init__(self, outputs: Sequence[StreamOutput]) -> None:
         super().__init__()
         self._outputs = outputs
         self.leaves_chain = all(output.leaves_chain for output in outputs)
@@ -249,7 +249,10 @@ class TimestampedCollector(Collector):
     """
 
     def __init__(
-        self, output: Output, validate: Callable[[Any], Any], failed: Callable[[BaseException], None] | None = None
+        self,
+        output: StreamOutput,
+        validate: Callable[[Any], Any],
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._output = output
         self._validate = validate
@@ -272,7 +275,7 @@ OUTPUT_BYTES = 64 * 2**20  # of results that are written together, whatever thei
 _origin_of = itemgetter(2)  # of records, and of plain tuples of the same
 
 
-class RecordWriterOutput(Output):
+class RecordWriterOutput(StreamOutput):
     """Leaves the chain: gathers results and passes them to `write` in batches.
 
     A batch goes out when it is full, `linger` seconds after its first row, and at the end, so that a slow
@@ -289,8 +292,6 @@ class RecordWriterOutput(Output):
     # rows would not fit into memory, nor into one Arrow array; `linger`, as a slow service fills no batch for minutes.
     #
     # len(_values) == len(_origins) < rows between two calls; both lists are the same ones as long as the output lives
-    # _weight: what they weigh, if they are weighed
-    # _timer: set while there are rows; _failure: its error, for the next caller
 
     def __init__(
         self,
@@ -309,13 +310,13 @@ class RecordWriterOutput(Output):
         self._loop = loop
         self._weigh = weigh
         self._max_bytes = max_bytes
-        self._weight = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._failure: Exception | None = None
+        self._weight = 0  # of the values, if they are weighed
+        self._timer: asyncio.TimerHandle | None = None  # set while there are rows
+        self._failure: Exception | None = None  # the timer's error, for the next caller
         self._values: list[Any] = []
         self._origins: list[Any] = []
         if weigh is None:
-            self.open_batch = OpenBatch(self._values, self._origins, rows, self.flush)
+            self.open_batch = OpenBatch(self._values, self._origins, rows)
 
     def collect(self, record: StreamRecord) -> None:
         self.collect_result(record, record.value)

@@ -20,7 +20,7 @@ from ..._functions.watermarks import WatermarkGenerator
 from ..._observe.waits import Wait
 from ..calls.resources import Opening, closing
 from .operator import ChainedOperator, Marker
-from .outputs import Output, TimestampedCollector
+from .outputs import StreamOutput, TimestampedCollector
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -29,7 +29,7 @@ class SynchronousOperator(ChainedOperator):
 
     # It holds nothing: how many rows are available is what its output can take, and there is nothing to resume.
 
-    output: Output
+    output: StreamOutput
 
     @property
     def available(self) -> int:
@@ -127,10 +127,6 @@ class WatermarkOperator(SynchronousOperator):
 
     # One timer, which looks at the time of the last row when it fires: to set it anew for each row would cost a push to
     # the loop's heap and a cancellation.
-    #
-    # _timer: while there is an idleness, the input is active and has not ended
-    # _last: when the last row came, or the operator was opened
-    # _current: the batch of the last row
 
     generator: WatermarkGenerator
     mark: Callable[[StreamRecord], Any]
@@ -139,9 +135,10 @@ class WatermarkOperator(SynchronousOperator):
     idleness: float | None
     loop: asyncio.AbstractEventLoop
     fail: Callable[[BaseException], None]
-    _current: Any = dataclasses.field(default=None, init=False)
+    _current: Any = dataclasses.field(default=None, init=False)  # the batch of the last row
     _is_idle = False
-    _last = 0.0
+    _last = 0.0  # when the last row came, or the operator was opened
+    # Set while there is an idleness, the input is active and has not ended.
     _timer: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
 
     def process(self, record: StreamRecord) -> None:
@@ -218,14 +215,13 @@ class UnionOperator(SynchronousOperator):
     # An input without a watermark yet holds the others back, as its rows could come too late otherwise; an idle input
     # promises not to. When it becomes active it may be behind: the watermark stands still until it has caught up.
     #
-    # _watermarks, _idle: of each input, by its number; _open: inputs that have not ended
     # _last never decreases; the output has ended when all inputs have
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: StreamOutput) -> None:
         super().__init__(output)
-        self._watermarks: list[int | None] = []
-        self._idle: list[bool] = []
-        self._open = 0
+        self._watermarks: list[int | None] = []  # of each input, by its number
+        self._idle: list[bool] = []  # the same
+        self._open = 0  # inputs that have not ended
         self._last: int | None = None
 
     def input(self) -> UnionInput:

@@ -87,12 +87,11 @@ class LandedResults(Generic[Outcome]):
 
     # A batch is looked up as a whole, and its rows are admitted later, one by one. Two equal rows are both looked up in
     # vain, and when the second is admitted the call of the first may have landed: then it is no flight any more.
-    #
-    # _in_line: how many rows of each key were looked up in vain and wait to be admitted
-    # _landed: has only keys of `_in_line`; during a lookup also others, as the keys that it adds are not known yet
 
     def __init__(self) -> None:
+        # How many rows of each key were looked up in vain and wait to be admitted.
         self._in_line: Counter[bytes] = Counter()
+        # Of keys in `_in_line` alone; during a lookup also of others, as the keys that it adds are not known yet.
         self._landed: dict[bytes, Outcome] = {}
         self._is_looking = False
 

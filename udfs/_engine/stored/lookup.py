@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from ..._stores.values import Decoded, SingleResults
-from ..calls.slots import CallingOperator
+from ..calls.slots import HostOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
 from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
@@ -37,7 +37,7 @@ class LookedUpInput(Inlet, Protocol):
     def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
         ...
 
-    def request_from(self, request_batch: Callable[[], None], /) -> None: ...
+    def request_from(self, request_rows: Callable[[], None], /) -> None: ...
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -45,25 +45,24 @@ class LookupAhead:
     """An inlet that looks up the next rows while the rows before them are taken.
 
     `landed` notes which rows wait to be taken. The buffer gets the rows that were looked up, and asks for more by
-    `go_on`; `request_batch` asks outside.
+    `go_on`; `request_rows` asks outside.
     """
 
     # Elements pass through three places: _pending, _in_lookup, and the buffer. At most one part that was looked up is
     # ready behind the part that rows are taken from, as results wait in memory there. The buffer asks for more when it
     # starts on its last part: then the next part is looked up, and only when there is none a batch is asked for.
-    #
-    # _task: one lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do
-    # _ended: nothing more is fed; the buffer ends when everything has been looked up
 
-    operator: CallingOperator
+    operator: HostOperator
     stored: StoredResults
     landed: LandedResults[Any]
     buffer: LookedUpInput
-    request_batch: Callable[[], None]
+    request_rows: Callable[[], None]
     is_single: bool = dataclasses.field(kw_only=True)
     _pending: deque[deque[Any]] = dataclasses.field(default_factory=deque, init=False)
     _in_lookup: list[Any] = dataclasses.field(default_factory=list, init=False)
-    _is_open = _ended = False
+    _is_open = False
+    _ended = False  # nothing more is fed; the buffer ends when everything has been looked up
+    # One lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do.
     _task: asyncio.Task[None] | None = dataclasses.field(default=None, init=False)
     _context: contextvars.Context = dataclasses.field(default_factory=contextvars.copy_context, init=False)
 
@@ -116,7 +115,7 @@ class LookupAhead:
         if self._pending:
             self._start()
         elif not self._ended and not self._in_lookup:
-            self.request_batch()
+            self.request_rows()
 
     def _start(self) -> None:
         if self._is_open and self._task is None and self._pending and not self.buffer.has_batches:

@@ -23,12 +23,12 @@ from ..._functions.options import Options
 from ..._observe.waits import Wait, Waiting
 from ..._stores.values import StoredFailure
 from ..calls.attempt import Attempt
-from ..calls.calls import Calls
 from ..calls.invokers import copied
+from ..calls.lifecycle import RowLifecycle
 from ..calls.outcomes import Outcome
 from ..calls.resources import closing
 from ..calls.row import NO_TROUBLE, Row, RowState
-from ..calls.slots import CallingOperator
+from ..calls.slots import HostOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults, SingleFlight
 from .elements import LookedUpRow
@@ -46,13 +46,13 @@ LONGEST_SHARED_WAIT = 180.0  # seconds that a row without a timeout waits for th
 class ClaimPace:
     """As many as begin before a claim of now is old, by how many have begun since the claims before."""
 
-    # ahead: how many may wait to begin, whatever slots are free; at most twice as many as before
-    # _claimed: attempts so far. Those that do not wait to begin have begun, needed no call in the end, or are held: as
-    # many others may be claimed. A retry that waits counts like a new call.
-    # _last: when the claims before began, and how many attempts did not wait any more then
+    # Claimed attempts that do not wait to begin have begun, needed no call in the end, or are held: as many others may
+    # be claimed. A retry that waits counts like a new call.
 
     def __init__(self) -> None:
-        self.ahead, self._claimed, self._last = 1, 0, (0.0, 0)
+        self.ahead = 1  # how many may wait to begin, whatever slots are free; at most twice as many as before
+        self._claimed = 0  # attempts so far
+        self._last = (0.0, 0)  # when the claims before began, and how many attempts did not wait any more then
 
     def claimed(self, attempts: int, *, began: float, ready: int, seconds: float, most: int) -> None:
         """So many attempts were claimed, from `began` on, when others were `ready` to begin.
@@ -73,30 +73,29 @@ class Claims:
     """
 
     # Tasks cannot wait for each other in a circle: a row with a lease needs nothing but a slot for its call, and slots
-    # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its micro-batch
-    # is full. A row that waits for a lease holds neither another lease nor a slot.
+    # are held by calls. That is why a lease is taken last: when the row has its place in the queue, and its group is
+    # full. A row that waits for a lease holds neither another lease nor a slot.
     #
-    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows: by the key,
-    # with the time when it waits no longer. A row that is tried again is in _undecided too, until `_leased` takes it
-    # out.
+    # An attempt is in one place: _undecided, in the lookup of _task, or, one row each, in _waiting_rows. A row that is
+    # tried again is in _undecided too, until `_leased` takes it out.
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         sharing: StoreSharing,
         stored: StoredResults,
-        calls: Calls,
+        lifecycle: RowLifecycle,
         options: Options,
     ) -> None:
         self._operator = operator
         self._sharing = sharing
         self._stored = stored
-        self._pool, self._backlog = calls.pool, calls.backlog
+        self._pool, self._backlog = lifecycle.pool, lifecycle.backlog
         self._clock = operator.counters.clock
         self._patience = LONGEST_SHARED_WAIT if options.timeout is None else options.timeout
         self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
         self._undecided: list[Attempt] = []
-        self._waiting_rows: dict[bytes, tuple[Row, float]] = {}
+        self._waiting_rows: dict[bytes, tuple[Row, float]] = {}  # by the key, with the time when each waits no longer
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_WAIT
@@ -239,20 +238,20 @@ class StoreSharing:
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         stored: StoredResults,
         options: Options,
-        calls: Calls,
+        lifecycle: RowLifecycle,
         queue: StreamElementQueue,
         buffer: LookedUpInput,
-        request_batch: Callable[[], None],
+        request_rows: Callable[[], None],
         *,
         is_single: bool,
     ) -> None:
         self._operator = operator
         self._stored = stored
-        self._calls = calls
-        self._pool = pool = calls.pool
+        self._lifecycle = lifecycle
+        self._pool = pool = lifecycle.pool
         self._queue = queue
         self._retry = options.retry
         self._clock = operator.counters.clock
@@ -261,8 +260,8 @@ class StoreSharing:
         self._called: dict[bytes, float] = {}
         self._landed = LandedResults[tuple[list[Any] | StoredFailure, float]]()  # with when it is too old
         self._writer = StoreWriter(operator, stored, lambda: pool.in_flight <= 1 or queue.places <= 0)
-        self.claims = Claims(operator, self, stored, calls, options)
-        self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_batch, is_single=is_single)
+        self.claims = Claims(operator, self, stored, lifecycle, options)
+        self.inlet = LookupAhead(operator, stored, self._landed, buffer, request_rows, is_single=is_single)
         buffer.request_from(self.inlet.go_on)
 
     # Opening and closing, in this order.
@@ -331,12 +330,12 @@ class StoreSharing:
         if found is not None:
             self._have(row, found)
         elif looked_up.error is not None:
-            self._calls.conclude([row], [Failure(looked_up.error)])
+            self._lifecycle.conclude([row], [Failure(looked_up.error)])
         else:
             row.move(RowState.FOLLOWING)
             self._operator.waiting_has_changed()
             if key in self._called:
-                self._calls.follow(row, self._clock())
+                self._lifecycle.follow(row, self._clock())
         return False
 
     def _fresh(self, landed: tuple[list[Any] | StoredFailure, float] | None) -> Found:
@@ -346,11 +345,11 @@ class StoreSharing:
         """A row is done with what was found for it."""
         if isinstance(found, StoredFailure):
             self._totals.stored_failures += 1
-            self._calls.conclude([row], [Failure(self._stored.replayed(found))])
+            self._lifecycle.conclude([row], [Failure(self._stored.replayed(found))])
         else:
             row.move(RowState.DONE)
-            self._calls.deadlines.stop(row)
-            self._calls.counts.answered(found)
+            self._lifecycle.deadlines.stop(row)
+            self._lifecycle.counts.answered(found)
             row.complete(copied(found))
 
     def found(self, row: Row, found: Found) -> None:
@@ -382,7 +381,7 @@ class StoreSharing:
         self._called[key] = now
         for follower in flights.followers(key) if flights.following else ():
             if follower.started is None:
-                self._calls.follow(follower, now)
+                self._lifecycle.follow(follower, now)
 
     def renewed(self, row: Row) -> Sequence[Row]:
         key: bytes | None = row.record.key
@@ -431,7 +430,7 @@ class StoreSharing:
         self._called.pop(key, None)
         if self._flights.following:
             for follower in self._flights.followers(key):
-                self._calls.deadlines.stop(follower)
+                self._lifecycle.deadlines.stop(follower)
                 follower.deadline = None
         if value is None:
             self._land(key, row, results, found, ttl)
@@ -475,7 +474,7 @@ class StoreSharing:
         if self._flights.following != following:
             self._operator.waiting_has_changed()
         if heir is not None:
-            self._calls.backlog.again([heir])
+            self._lifecycle.backlog.again([heir])
         elif leads:
             self._called.pop(key, None)
             self._end_lease(key)

@@ -21,7 +21,7 @@ from ..._stores.base import Leases, ResultStore
 from ..._stores.keys import ResultKeys
 from ..._stores.values import Decoded, ResultCodec, SingleResults, StoredFailure
 from ..calls.resources import bounded
-from ..calls.slots import CallingOperator
+from ..calls.slots import HostOperator
 
 KEYS_AT_ONCE = 500  # between two such steps the event loop gets its turn
 DECODED_AT_ONCE = 2**20  # about so many bytes of results: they are copied to be decoded together
@@ -43,7 +43,7 @@ logger = logging.getLogger("asyncudf")
 
 
 @contextlib.contextmanager
-def failing(operator: CallingOperator) -> Iterator[None]:
+def failing(operator: HostOperator) -> Iterator[None]:
     """A block of a task that no code awaits: an error ends the operator."""
     try:
         yield
@@ -69,12 +69,6 @@ class StoredResults:
     # Lookups and writes come at the same time. The first lookup opens the store; a write comes after a lookup.
     # A store of the user's runs in asyncio tasks of its own: if it cancelled a lookup or a write of ours, the rows that
     # wait for it would wait for ever.
-    #
-    # _are_plain: arguments come from columns that say so by their types, and need no look at each
-    # _state: while a lookup opens the store, other lookups find nothing
-    # _rests_until: when the store is asked again after it has failed
-    # _rows, _bytes: number and size of results that were read or written, beginning with a guess
-    # _most: rows that are looked up together at most; fewer after a lookup that took too long
 
     def __init__(
         self,
@@ -91,16 +85,18 @@ class StoredResults:
         self._name = name
         self._store = store
         self._codec = codec
-        self._are_plain = are_plain
+        self._are_plain = are_plain  # arguments come from columns that say so by their types, and need no look at each
         self._limit = options.store_timeout
         self._fails_task = options.on_store_error is OnStoreError.FAIL
         self._redacted = options.redacted
         self._clock = clock
-        self._state = _State.CLOSED
+        self._state = _State.CLOSED  # while a lookup opens the store, other lookups find nothing
         self.leases: Leases | None = None  # of keys, among the tasks of a host; None as long as the store is not open
-        self._rests_until = 0.0
+        self._rests_until = 0.0  # when the store is asked again after it has failed
         self._warned: set[str] = set()
-        self._rows, self._bytes, self._most = UNSEEN_ROWS, BYTES_AT_ONCE, ROWS_AT_ONCE
+        # Number and size of results that were read or written, beginning with a guess.
+        self._rows, self._bytes = UNSEEN_ROWS, BYTES_AT_ONCE
+        self._most = ROWS_AT_ONCE  # that are looked up together; fewer after a lookup that took too long
 
     @property
     def rows_at_once(self) -> int:
@@ -257,18 +253,16 @@ class StoreWriter:
     `is_urgent`: there is nothing to wait for, as no other call is in progress, or none can begin.
     """
 
-    # One batch is written at a time. Results that come meanwhile are the next batch, so that a slow store gets large
-    # batches, and a quick one small ones.
-    #
-    # _task: writes, alone until `close`; _timer: runs while results wait and there is no task
+    # One write at a time. Results that come meanwhile are the next one, so that a slow store gets large writes, and a
+    # quick one small ones.
 
-    def __init__(self, operator: CallingOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
+    def __init__(self, operator: HostOperator, stored: StoredResults, is_urgent: Callable[[], bool]) -> None:
         self._operator = operator
         self._stored = stored
         self._is_urgent = is_urgent
         self._waiting: list[_Waiting] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None  # runs while results wait and there is no task
+        self._task: asyncio.Task[None] | None = None  # writes, alone until `close`
         self._is_closing = False
         self._context = contextvars.copy_context()  # without any row's variables
 
@@ -302,11 +296,11 @@ class StoreWriter:
     async def _write(self) -> None:
         try:
             with failing(self._operator):
-                batch = self._take()
-                await self._keep(batch)
+                taken = self._take()
+                await self._keep(taken)
                 if self._is_closing or self._operator.has_finished:
                     return
-                for *_, then in batch:
+                for *_, then in taken:
                     then()
                 self._operator.pump()
         finally:
@@ -324,8 +318,8 @@ class StoreWriter:
         del self._waiting[: len(taken)]
         return taken
 
-    async def _keep(self, batch: Sequence[_Waiting]) -> None:
-        last = {key: (value, ttl) for key, value, ttl, _ in batch}  # of an error and a later result, the result
+    async def _keep(self, taken: Sequence[_Waiting]) -> None:
+        last = {key: (value, ttl) for key, value, ttl, _ in taken}  # of an error and a later result, the result
         for ttl in {ttl for _, ttl in last.values()}:
             await self._stored.keep({key: value for key, (value, its) in last.items() if its == ttl}, ttl)
 

@@ -272,7 +272,7 @@ class Question(NamedTuple):
     keeps: bool  # whether the task has something of it in flight or available, whatever it gets
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What the coordinator says of it."""
 
     got: float
@@ -339,7 +339,7 @@ class OpenWindow:
             del self.changed[amount]
         return taken
 
-    def note(self, question: Question, answer: Answer) -> None:
+    def note(self, question: Question, answer: Reply) -> None:
         """The coordinator has answered; who still needs what it does not have asks again."""
         amount = question.of
         amount.available += answer.got

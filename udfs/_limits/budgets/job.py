@@ -13,7 +13,7 @@ from ..._stores.ledgers import Ledger
 from ..coordinator.client import ANSWER, FIRST_PAUSE, LONGEST_PAUSE, MOST_AWAY
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
 from .amount import CALLS_AT_ONCE, COST_ROUNDING
-from .option import Budget
+from .option import ROUNDING, Budget
 from .windows import WHOLE_TIME
 
 BUDGET_LEASE = 60.0  # seconds after which a task that is silent is gone, and has perhaps spent what it held
@@ -22,6 +22,12 @@ KEEP_CALLS = 3_600_000  # milliseconds that the budget of a query outlives its l
 KEEP_NAMED = 400 * 86_400_000  # the same of a budget with a name: it is money, and the next run may come in a year
 
 T = TypeVar("T")
+
+
+SUMS = f"""
+local ROUNDING = {ROUNDING!r}  -- of an amount
+local PARTS = 8  -- of what is left: a task gets one of them at most, or what its next call needs
+"""
 
 
 # Gives parts of a budget, each only once. A task reports what it has spent, what it has reserved for attempts in flight
@@ -40,11 +46,12 @@ T = TypeVar("T")
 # answer, what was spent before, and the time. To a task that knows another run it says only which one it is.
 SPEND = (
     PACE_SCRIPT
+    + SUMS
     + """
 local key, leases, me, total = KEYS[1], KEYS[2], 't:' .. ARGV[2], tonumber(ARGV[3])
 local number, spent, reserved, held = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local need, want, lease, known_run, keep_for = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[13]
-local SUM_ROUNDING = 1e-9 * total  -- of the sums
+local SUM_ROUNDING = ROUNDING * total
 local stored = redis.call('HMGET', key, 'spent', 'out', 'waiting', 'run', 'before')
 local all = {spent = tonumber(stored[1] or 0), out = tonumber(stored[2] or 0), waiting = tonumber(stored[3] or 0)}
 local run = stored[4] or ARGV[2] .. '@' .. text(now)
@@ -92,7 +99,7 @@ else
   else
     local left = total - before - others.spent - others.out - spent - reserved - held
     if want > 0 and left + SUM_ROUNDING >= need then
-      got = math.max(need, need * math.floor(math.min(want, left, left / 8) / need))
+      got = math.max(need, need * math.floor(math.min(want, left, left / PARTS) / need))
     end
     mine = {number, spent, reserved, held + got, (want > 0 and got == 0) and 1 or 0, 0}
   end

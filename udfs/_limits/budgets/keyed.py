@@ -11,8 +11,8 @@ from ..._stores.key_ledgers import KeyLedger, Window
 from ..coordinator.client import LONGEST_PAUSE
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
-from .amount import Answer, KeyAmount, OpenWindow, Question
-from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, kept
+from .amount import KeyAmount, OpenWindow, Question, Reply
+from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, SUMS, kept
 from .option import Budget, budget_label
 from .windows import Windows
 
@@ -39,6 +39,7 @@ LOST = "lost"  # the run of a window whose amounts nobody knows any more
 # the ledger has to be asked; else 0.
 SPEND_KEYS = (
     PACE_SCRIPT
+    + SUMS
     + """
 local amounts, clock, reply, number, me = KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3]
 local total, lease, known, has_ledger = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[8] == '1'
@@ -68,8 +69,8 @@ for i = 11, #ARGV, 7 do
     if till < now then holders = 0 end
     holders = math.max(0, holders - tonumber(ARGV[i + 5]))
     local left, got, verdict = total - spent, 0, 0
-    if want > 0 and left + 1e-9 * total >= need then
-      got = math.max(need, need * math.floor(math.min(want, left / 8) / need))
+    if want > 0 and left + ROUNDING * total >= need then
+      got = math.max(need, need * math.floor(math.min(want, left / PARTS) / need))
     elseif want > 0 and holders == 0 and not keeps then
       verdict = 2 - flag
       flag = 1
@@ -207,7 +208,7 @@ class KeyedBudget(PeriodicTask):
 
     async def _answers(
         self, window: OpenWindow, questions: Sequence[Question], found: Mapping[Key, float]
-    ) -> dict[KeyAmount, Answer]:
+    ) -> dict[KeyAmount, Reply]:
         """The coordinator's answers; `found`: what the ledger has of the keys, where it was asked."""
         while True:
             run, text = await self._asked(window, questions, found)
@@ -224,7 +225,7 @@ class KeyedBudget(PeriodicTask):
         window.run = run
         parts = iter(text.split())
         return {
-            one.of: Answer(float(got), verdict, float(spent))
+            one.of: Reply(float(got), verdict, float(spent))
             for one, (got, verdict, spent) in zip(questions, zip(parts, parts, parts, strict=True), strict=True)
         }
 

@@ -13,7 +13,7 @@ from ..._errors.figures import amount_
 from ..._errors.records import error_text
 from ..._errors.safe import one_line
 from ..._stores.key_ledgers import Window
-from ..gate import AskingAttempt, CallingTask
+from ..gate import AskingAttempt, HostTask
 from ..rates.option import RateLimit
 from .amount import Amount, Amounts
 from .option import MOST_UNTOLD, Budget, budget_label
@@ -66,7 +66,7 @@ class Spending:
 
     def __init__(
         self,
-        task: CallingTask,
+        task: HostTask,
         limits: Sequence[RateLimit],
         budgets: Sequence[Budget],
         ask: Callable[[Callable[..., float], Any, Any], float],

@@ -12,15 +12,17 @@ from typing import Any
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.failure import Failure
 from ..coordinator.client import LEASE, RUN, Coordinator
-from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
+from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, PeriodicTask, TaskLink
 from ..gate import Aside, AskingAttempt, Gate, Key
 from ..limited_task import LimitedTask
 from .option import KeyCapacity
 
 MOST_KEYS = 256  # in one question: a script holds up the server for all others
 IDLE_AFTER = 0.25  # seconds after its last call for which a task keeps what it has of a key
+LOOK_AGAIN = 1.0  # seconds: a row that may begin, and never does as it is late elsewhere, tells nobody
 LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEW_EVERY = 0.6 * LEASE  # seconds
+ASK_EVERY = 0.1 * LEASE  # seconds, at most: leases do not run out in a silence of all tasks of LEASE / 8
 KEYS_KEPT = 86_400_000  # milliseconds that the hash outlives its last use
 
 
@@ -45,11 +47,17 @@ class KeyCallsGate(Gate):
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | Aside:
         key, (row,) = self._key(attempt), attempt.rows
-        return 0.0 if self._calls.may_begin(key, row, now) else Aside((self.place, key), None)
+        if self._calls.may_begin(key, row, now):
+            return 0.0
+        return Aside((self.place, key), LOOK_AGAIN if self._calls.lets(key) else None)
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         (row,) = attempt.rows
         self._calls.began(self._key(attempt), row)
+
+    def withdrawn(self, attempt: AskingAttempt) -> None:
+        (row,) = attempt.rows
+        self._calls.withdrawn(self._key(attempt), row)
 
     def ended(self, attempt: AskingAttempt, outcome: CallOutcome, failure: Failure | None, now: float) -> None:
         self._calls.ended(self._key(attempt), now)
@@ -65,7 +73,7 @@ class KeyCalls:
 
     Attributes:
         in_flight: calls that have begun.
-        let: rows that may begin and have not; one that is done meanwhile never will.
+        let: rows that may begin and have not.
     """
 
     __slots__ = ("in_flight", "let")
@@ -77,10 +85,6 @@ class KeyCalls:
     @property
     def taken(self) -> int:
         return self.in_flight + len(self.let)
-
-    def drop_done(self) -> None:
-        for row in [row for row in self.let if row.is_done]:
-            del self.let[row]
 
 
 class CallsByName:
@@ -108,25 +112,31 @@ class OwnKeyCalls:
     def may_begin(self, key: Key, row: Any, now: float) -> bool:
         if (own := self._calls.get(key)) is not None and row in own.let:
             return True
-        taken = 0
-        for calls in self._shared.calls:
-            if (one := calls.get(key)) is not None:
-                one.drop_done()
-                taken += one.taken
-        if taken >= self._most:
+        if sum(calls[key].taken for calls in self._shared.calls if key in calls) >= self._most:
             return False
         self._calls.setdefault(key, KeyCalls()).let[row] = None
         return True
+
+    def lets(self, key: Key) -> bool:
+        """Whether some calls of the key may begin and have not."""
+        return any(calls[key].let for calls in self._shared.calls if key in calls)
 
     def began(self, key: Key, row: Any) -> None:
         calls = self._calls[key]
         del calls.let[row]
         calls.in_flight += 1
 
+    def withdrawn(self, key: Key, row: Any) -> None:
+        if (calls := self._calls.get(key)) is not None and row in calls.let:
+            del calls.let[row]
+            self._has_less(key, calls)
+
     def ended(self, key: Key, now: float) -> None:
         calls = self._calls[key]
         calls.in_flight -= 1
-        calls.drop_done()
+        self._has_less(key, calls)
+
+    def _has_less(self, key: Key, calls: KeyCalls) -> None:
         if not calls.taken:
             del self._calls[key]
         for wake in self._shared.wakes:  # the task's own calls of the key ask again anyway
@@ -231,6 +241,7 @@ class SharedKeyCalls(PeriodicTask):
     # _changed: keys that the next question is about
     # _memory: the coordinator's name for it; another name means that it restarted empty
     # _look_at, _renew_at: when what is kept is looked at, and said again
+    # _ask_at: when it asks though there is nothing to say, so that the leases of dead tasks run out
 
     def __init__(
         self,
@@ -240,12 +251,12 @@ class SharedKeyCalls(PeriodicTask):
         waiting: Callable[[Key], int],
         wake: Callable[[Key], None],
     ) -> None:
-        super().__init__(link, [link.coordinator.key("key_capacity", name)])
+        super().__init__(link, [link.coordinator.key("key_capacity", name)], longest=RENEW_EVERY)
         self._most, self._waiting, self._wake = limit.calls, waiting, wake
         self._shares: dict[Key, KeyShare] = {}
         self._changed: dict[Key, None] = {}
         self._memory = ""
-        self._look_at = self._renew_at = 0.0
+        self._look_at = self._renew_at = self._ask_at = 0.0
 
     def may_begin(self, key: Key, row: Any, now: float) -> bool:
         if (one := self._shares.get(key)) is None:
@@ -254,7 +265,6 @@ class SharedKeyCalls(PeriodicTask):
         if has_lease := now < one.ends:
             if row in one.let:
                 return True
-            one.drop_done()
             if one.taken < min(one.granted, one.share):
                 one.let[row] = None
                 return True
@@ -262,10 +272,17 @@ class SharedKeyCalls(PeriodicTask):
             self._ask_for(key)
         return False
 
+    def lets(self, key: Key) -> bool:
+        return bool(self._shares[key].let)
+
     def began(self, key: Key, row: Any) -> None:
         one = self._shares[key]
         del one.let[row]
         one.in_flight += 1
+
+    def withdrawn(self, key: Key, row: Any) -> None:
+        if (one := self._shares.get(key)) is not None:
+            one.let.pop(row, None)
 
     def ended(self, key: Key, now: float) -> None:
         one = self._shares[key]
@@ -298,14 +315,14 @@ class SharedKeyCalls(PeriodicTask):
         if now >= self._look_at:
             self._look_at = now + HURRY_EVERY
             for key, one in self._shares.items():
-                one.drop_done()
                 if one.wanted > one.granted or self._kept(key, one, now) < one.granted:
                     self._changed[key] = None
-        if self._changed:
+        if self._changed or now >= self._ask_at:
+            self._ask_at = now + ASK_EVERY
             await self._say(now)
         if self._changed:
             return 0.0
-        return HURRY_EVERY if self._shares else REFRESH
+        return HURRY_EVERY if self._shares else ASK_EVERY
 
     def _kept(self, key: Key, one: KeyShare, now: float) -> int:
         """How many calls it keeps of those that it has: those in flight, and what calls will need in a moment."""

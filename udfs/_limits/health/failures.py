@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..._errors.exceptions import FatalError, ResultError
 from ..._errors.records import error_text
 from ..._errors.safe import type_name
-from ..gate import CallingTask
+from ..gate import HostTask
 from .option import EXAMPLES, FIRST_ROWS, ErrorBudget, Failures, named_types, shown_examples
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class FailureBudget:
     # _added: rows that are in the tally already
     # tally: of the job; None: only this task counts
 
-    def __init__(self, task: CallingTask, budget: ErrorBudget, *, redacted: bool) -> None:
+    def __init__(self, task: HostTask, budget: ErrorBudget, *, redacted: bool) -> None:
         self.budget = budget
         self._redacted = redacted
         self._task = task
@@ -85,7 +85,7 @@ class FirstRows:
     # _failures: the rows of the task so far; None: one has not failed so, or the task has ended
     # _earlier: the rows that were under way when enough had failed, less some that are done since; None before
 
-    def __init__(self, task: CallingTask, under_way: Callable[[], list[OpenRow]], *, redacted: bool) -> None:
+    def __init__(self, task: HostTask, under_way: Callable[[], list[OpenRow]], *, redacted: bool) -> None:
         self._task, self._under_way, self._redacted = task, under_way, redacted
         self._failures: Failures | None = Failures()
         self._earlier: list[OpenRow] | None = None

@@ -13,6 +13,7 @@ from .option import (
     BY_CHANCE,
     CALLS_BEFORE,
     DOUBTED,
+    EXAMPLES,
     LEAST_SHARE,
     MORE,
     RARE_BY_CHANCE,
@@ -49,31 +50,36 @@ is.probe_at, is.prober, is.probe_until, is.pause, is.accepted = '0', '', '0', '0
 for i = 1, #stored, 2 do is[stored[i]] = stored[i + 1] end
 local function failures_in(outcomes) return select(2, string.gsub(outcomes, 'f', '')) end
 local function exceeds_chance(counts_before)  -- as CircuitBreaker has it
-  local most = {BY_CHANCE!r} * rate  -- the share of failures that a live service may have by chance
-  local half, failures, total, in_a_row = math.max(1, math.floor(window / 2)), 0, failures_in(is.seen), true
-  for calls = 1, #is.seen do
-    if string.sub(is.seen, -calls, -calls) == 'f' then failures = failures + 1 else in_a_row = false end
-    if in_a_row and calls >= window then return true end
-    local found, known, share = failures / calls, #is.seen - calls, most
+  local newest_first, total = string.reverse(is.seen), failures_in(is.seen)
+  local in_a_row, half, failures = #string.match(newest_first, '^f*'), math.max(1, math.floor(window / 2)), 0
+  local function exceeds(calls, failures)
+    local found, known, share = failures / calls, #is.seen - calls, {BY_CHANCE!r} * rate
     if counts_before and known >= {CALLS_BEFORE} then
-      share = math.min(most, math.max({LEAST_SHARE}, {MORE} * (total - failures) / known))
+      share = math.min(share, math.max({LEAST_SHARE}, {MORE} * (total - failures) / known))
     end
-    if (calls % half == 0 or (counts_before and in_a_row)) and found > share then
-      local rest = found < 1 and (1 - found) * math.log((1 - found) / (1 - share)) or 0
-      if calls * (found * math.log(found / share) + rest) >= {RARE_BY_CHANCE!r} then return true end
-    end
+    local rest = found < 1 and (1 - found) * math.log((1 - found) / (1 - share)) or 0
+    return found > share and calls * (found * math.log(found / share) + rest) >= {RARE_BY_CHANCE!r}
+  end
+  if in_a_row >= window then return true end
+  for calls = 1, counts_before and in_a_row or 0 do
+    if exceeds(calls, calls) then return true end
+  end
+  for calls = half, #is.seen, half do
+    failures = failures + failures_in(string.sub(newest_first, calls - half + 1, calls))
+    if exceeds(calls, failures) then return true end
   end
   return false
 end
-local function note(outcomes) is.seen = string.sub(is.seen .. outcomes, -{WINDOWS_KEPT} * window) end
+local function note(outcome) is.seen = string.sub(is.seen .. outcome, -{WINDOWS_KEPT} * window) end
 local function try_later() is.probe_at = text(now + (exceeds_chance(false) and open_for or 0)) end
 if is.since == '' then
-  if outcomes ~= '' and ticket == is.ticket then
-    note(outcomes)
+  for outcome in string.gmatch(ticket == is.ticket and outcomes or '', '.') do
+    note(outcome)
     if #is.seen >= window and failures_in(string.sub(is.seen, -window)) >= rate * window and exceeds_chance(true) then
       is.since = text(now)
       is.ticket = text(tonumber(is.ticket) + 1)
       try_later()
+      break
     end
   end
 elseif is.prober == me and probe ~= '' then
@@ -262,7 +268,7 @@ for i = 4, ends, 2 do
 end
 if next(reported) then redis.call('HSET', KEYS[3], ARGV[2], cjson.encode(reported)) end
 for i = ends + 1, #ARGV do
-  if redis.call('LLEN', KEYS[2]) < 3 then redis.call('RPUSH', KEYS[2], ARGV[i]) end
+  if redis.call('LLEN', KEYS[2]) < {EXAMPLES} then redis.call('RPUSH', KEYS[2], ARGV[i]) end
 end
 for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], {KEEP_QUERY}) end
 return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)}}

@@ -16,7 +16,7 @@ from ..._errors.exceptions import FatalError
 from ..._errors.failure import Failure
 from ..._errors.records import error_text
 from ..._observe.waits import Waiting
-from ..gate import AskingAttempt, CallingTask, Gate, Slots
+from ..gate import AskingAttempt, Gate, HostTask, Slots
 from .chance import is_unlikely
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class RefusalGate(Gate):
     # shared: what the other tasks know; None: this task has no coordinator
     # _refused: the rows of the first call that was refused since one was accepted, as far as `accepted` was told
 
-    task: CallingTask
+    task: HostTask
     slots: Slots
     _: dataclasses.KW_ONLY
     longest_wait: float

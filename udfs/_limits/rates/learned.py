@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..._errors.answers import headers_of
 from ..._errors.failure import Failure
 from ..._errors.safe import tried
-from ..gate import AskingAttempt, CallingTask
+from ..gate import AskingAttempt, HostTask
 from .dialects import Headers, Told, lowered
 from .option import LearnedLimit, RateLimit, limit_label
 
@@ -144,7 +144,7 @@ class Learner:
     # _senseless: when the last call began whose answer was counted; its error may have the same headers
 
     def __init__(
-        self, task: CallingTask, limits: Sequence[RateLimit], loop: asyncio.AbstractEventLoop,
+        self, task: HostTask, limits: Sequence[RateLimit], loop: asyncio.AbstractEventLoop,
         shared_clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._task, self._loop, self._shared_clock = task, loop, shared_clock

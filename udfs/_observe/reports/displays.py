@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .progress import Progress, ProgressTracker, Snapshot, line, lines, tasks
+from .progress import FunctionProgress, ProgressTracker, Snapshot, line, lines, tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +83,7 @@ class Display:
         """The run is over; what is shown now remains."""
         self.show(snapshot, is_over=True)
 
-    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+    def _draw(self, functions: Sequence[FunctionProgress], snapshot: Snapshot) -> None:
         """Show this, in place of what was shown before."""
 
     def _give_up(self) -> None:
@@ -111,7 +111,7 @@ class TerminalDisplay(Display):
             redirect_stderr=_is_terminal(sys.stderr),
         )
 
-    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+    def _draw(self, functions: Sequence[FunctionProgress], snapshot: Snapshot) -> None:
         if not self._live.is_started:
             self._live.start()
         shown = [_printable(text, self._console.encoding) for one in functions for text in lines(one)]
@@ -132,7 +132,7 @@ class NotebookDisplay(Display):
         # Shown at once: later calls may come from a thread, which belongs to no cell.
         self._handle = display({"text/plain": "", "text/html": ""}, raw=True, display_id=True)
 
-    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+    def _draw(self, functions: Sequence[FunctionProgress], snapshot: Snapshot) -> None:
         page, shown = "", list[str]()
         for one in functions:
             share = "" if one.share is None else f' value="{one.share:.3f}"'
@@ -155,7 +155,7 @@ class LogDisplay(Display):
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._shown = 0.0
 
-    def _draw(self, functions: Sequence[Progress], snapshot: Snapshot) -> None:
+    def _draw(self, functions: Sequence[FunctionProgress], snapshot: Snapshot) -> None:
         shown = [
             text
             for one in functions

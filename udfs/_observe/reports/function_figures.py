@@ -55,7 +55,7 @@ class FunctionFigures:
         self.capacity = _whole(self.options.get("capacity"))
         self.queue_rows = _whole(self.options.get("queue_size"))  # None if memory alone is the bound
         self.is_plain = self.options.get("kind") == "def"  # its calls hold the interpreter while they compute
-        self.batch_rows = _whole(self.options.get("batch_size")) or 1  # of a call
+        self.group_rows = _whole(self.options.get("batch_size")) or 1  # of a call
         # Whether calls are in no latency, as they have not ended.
         self.is_open = bool(tasks.get("running") or self.count("abandoned"))
         # Of the time; with several threads it may exceed 1.

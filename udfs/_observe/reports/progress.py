@@ -37,7 +37,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Progress:
+class FunctionProgress:
     """How far one function is; None is what is not known yet."""
 
     label: str
@@ -61,7 +61,7 @@ class Progress:
 
 
 class ProgressTracker:
-    """Makes `Progress` of the snapshots of one run, which come in their order."""
+    """Makes `FunctionProgress` of the snapshots of one run, which come in their order."""
 
     # Rows of tasks that failed count as work: their number only grows, and what they cost is time too.
 
@@ -69,10 +69,10 @@ class ProgressTracker:
         self._worked: dict[str, deque[tuple[float, int]]] = {}
         self._live: set[str] = set()  # functions whose tasks report while they run; of others only the mean is known
 
-    def track(self, snapshot: Snapshot, *, is_over: bool = False) -> list[Progress]:
+    def track(self, snapshot: Snapshot, *, is_over: bool = False) -> list[FunctionProgress]:
         return [self._progress(function, snapshot, is_over) for function in snapshot.functions]
 
-    def _progress(self, function: Mapping[str, Any], snapshot: Snapshot, is_over: bool) -> Progress:
+    def _progress(self, function: Mapping[str, Any], snapshot: Snapshot, is_over: bool) -> FunctionProgress:
         rows, expected, is_estimated = _expected(function, snapshot)
         if is_over:
             expected, is_estimated = rows, False
@@ -81,7 +81,7 @@ class ProgressTracker:
         last = function.get("last_error") or in_vain.get("last_error")
         rate, lately = self._rates(function, snapshot.seconds)
         figures = FunctionFigures(function)
-        return Progress(
+        return FunctionProgress(
             label=function["function"],
             rows=rows,
             expected=expected,
@@ -183,7 +183,7 @@ def _share(
     return min(most, done / total) if total and done else None  # not 0: nobody knows how long the first tasks are
 
 
-def line(one: Progress) -> str:
+def line(one: FunctionProgress) -> str:
     """All in one line."""
     words = [] if one.share is None or one.took is not None else [f"{int(one.share * 100)}%"]
     of = f" of ~{one.expected:,}" if one.is_estimated else ""
@@ -205,7 +205,7 @@ def line(one: Progress) -> str:
     return f"{one.label}: {', '.join(words)}"
 
 
-def lines(one: Progress) -> list[str]:
+def lines(one: FunctionProgress) -> list[str]:
     """The line of a function, and behind it one for each thing that its tasks have waited for."""
     return [line(one), *(f"  {wait}" for wait in one.waits)]
 

@@ -124,7 +124,7 @@ def _queue(f: Figures) -> int:
     half = min(f.latency("p50"), f.latency("mean") * (1 - f.waited))  # a row in back-off has no slot
     if not f.capacity or not f.queue_rows or not half:
         return 0
-    better = min(float(f"{f.capacity * f.batch_rows * f.latency('max') / half:.2g}"), MOST_ROWS)
+    better = min(float(f"{f.capacity * f.group_rows * f.latency('max') / half:.2g}"), MOST_ROWS)
     return int(better) if better >= 2 * f.queue_rows else 0
 
 

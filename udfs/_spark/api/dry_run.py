@@ -21,7 +21,7 @@ from ..._errors.figures import seconds as in_words
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnNullInput, Options, shows_options
-from ..._functions.signature import batch_rows
+from ..._functions.signature import group_rows
 from .._compat import slots_of
 from ..schemas import arguments, check_frame, check_source, column_names, is_comparable
 from .decorator import udf_of
@@ -142,7 +142,7 @@ def dry_run(
     positions = arguments(spec, df.schema.fields, column_names(columns, df.schema, df))[1]
     found = count_rows(df, positions, skips_nulls=skips_nulls, approximate=counting == "approximate")
     distinct = None if checked.store is None else found.distinct
-    calls = math.ceil((found.called if distinct is None else distinct) / batch_rows(spec, checked))
+    calls = math.ceil((found.called if distinct is None else distinct) / group_rows(spec, checked))
     in_flight = min(checked.slots * found.tasks, checked.calls_of_job)
     return DryRun(
         function=spec.name,

@@ -210,8 +210,8 @@ class LookupTable:
             missing, done = found.where(~sf.col(IS_KNOWN)), Counter[str]()
             if progress and count:
                 stack.enter_context(monitor(self._spark, progress=True))
-            for part in key_batches(self._spark, missing, count, self._wave):
-                rows = unordered_wait(part.select(f"{KEY}.*"), self._udf, *self._columns, as_=OUTCOME)
+            for wave in waves_of(self._spark, missing, count, self._wave):
+                rows = unordered_wait(wave.select(f"{KEY}.*"), self._udf, *self._columns, as_=OUTCOME)
                 done.update(self._append(rows))
         return LookupUpdate(done["called"], reused, done["failed"], done["unpaid"])
 
@@ -373,7 +373,7 @@ class LookupTable:
         return sf.col(f"{RESULT}.*") if is_struct else sf.col(RESULT).alias(self._fields[0].name)
 
     def _append(self, df: DataFrame) -> dict[str, int]:
-        """Add a batch, all of it or nothing: arguments, and the struct of value and error in `OUTCOME`.
+        """Add rows, all of them or nothing: arguments, and the struct of value and error in `OUTCOME`.
 
         Returns how many were called, failed, or are unpaid: these are left out, or they would count as failed until
         their `error_ttl` is over.
@@ -433,14 +433,14 @@ def key_of(columns: Sequence[str]) -> Any:
     return sf.struct(*(sf.col(name).alias(column) for name, column in zip(literally, columns, strict=True))).alias(KEY)
 
 
-def key_batches(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
-    """The keys in batches of about `size`, each in as many partitions as it can keep busy."""
-    batches = math.ceil(count / size)
+def waves_of(spark: SparkSession, keys: DataFrame, count: int, size: int) -> Iterator[DataFrame]:
+    """The keys in waves of about `size`, each in as many partitions as it can keep busy."""
+    waves = math.ceil(count / size)
     cores = slots_of(spark) or 1
     partitions = int(setting(spark, "spark.sql.shuffle.partitions") or 1)
-    for number in range(batches):
-        batch = keys if batches == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(batches)) == number)
-        yield batch.repartition(max(cores, min(partitions, count // batches // ROWS_PER_TASK)))
+    for number in range(waves):
+        wave = keys if waves == 1 else keys.where(sf.pmod(sf.xxhash64(KEY), sf.lit(waves)) == number)
+        yield wave.repartition(max(cores, min(partitions, count // waves // ROWS_PER_TASK)))
 
 
 def _capturing(udf: AsyncUDF[..., Any]) -> AsyncUDF[..., Any]:

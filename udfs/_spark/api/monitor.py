@@ -57,18 +57,18 @@ class Run:
         self._ended: float | None = None
         self._error = ""
         self._progress = progress
-        self._shown: _Progress | None = None
+        self._shown: _DisplayThread | None = None
 
     def __enter__(self) -> Self:
         if self._began is not None:
             raise AsyncUDFError("a run is for one block; call monitor(spark) again for the next")
         self._began, self._since = time.time(), time.monotonic()
         self._watch.open()
-        if self._progress and not _Progress.is_shown:  # two displays in one terminal would overwrite each other
+        if self._progress and not _DisplayThread.is_shown:  # two displays in one terminal would overwrite each other
             with contextlib.suppress(RuntimeError):  # no thread can be started: nothing is shown
-                shown = _Progress(self)
+                shown = _DisplayThread(self)
                 shown.start()
-                _Progress.is_shown, self._shown = True, shown
+                _DisplayThread.is_shown, self._shown = True, shown
         return self
 
     def __exit__(
@@ -281,7 +281,7 @@ def _row(function: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[Any, ...
     )
 
 
-class _Progress(threading.Thread):
+class _DisplayThread(threading.Thread):
     is_shown = False  # whether a run has a display
 
     def __init__(self, run: Run) -> None:
@@ -306,7 +306,7 @@ class _Progress(threading.Thread):
 
     def end(self) -> None:
         self._over.set()
-        _Progress.is_shown = False
+        _DisplayThread.is_shown = False
         self.join(timeout=REFRESH_LOGS)  # it may be in a query for logs
         with contextlib.suppress(Exception):
             self._display.close(self._run._snapshot())

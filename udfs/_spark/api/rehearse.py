@@ -30,7 +30,7 @@ from ..._errors.safe import one_line, safe_repr
 from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
-from ..._functions.signature import FunctionSpec, batch_rows
+from ..._functions.signature import FunctionSpec, group_rows
 from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
 from ..._limits.budgets.windows import Windows
 from ..._limits.capacity.option import KeyCapacity
@@ -40,7 +40,7 @@ from ..._rehearsal.arithmetic import Estimate, Forecast, Job, Sample, SampleSize
 from ..._rehearsal.rehearsal import Rehearsal
 from .._compat import engine_of, slots_of
 from ..chain_task import ChainTask
-from ..column import Called
+from ..column import ColumnOrigin
 from ..evaluations import StreamSource, result_plan
 from ..marks import marked
 from ..pickling import Travelling
@@ -127,7 +127,7 @@ def _called(
 ) -> tuple[AsyncUDF[..., Any], DataFrame, list[str]]:
     """The function, the DataFrame of its arguments, and their names."""
     is_column = hasattr(function, "isNull")
-    made: Called | None = vars(function).get("_asyncudf") if is_column else None
+    made: ColumnOrigin | None = vars(function).get("_asyncudf") if is_column else None
     if made is None:
         if is_column or not (callable(function) or isinstance(function, AsyncFunction)):
             raise OptionError(
@@ -194,7 +194,7 @@ def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
     """One of the rows for each key that `key=` of the store makes of them."""
     key = _free_name("asyncudf_key", df.columns)
     given = StructType([*df.toDF(*map(str, range(len(df.columns)))).schema.fields, StructField(key, BinaryType())])
-    keyed = df.toDF(*given.names[:-1]).mapInArrow(KeyTask(_task(df, udf, udf.options), key), given)
+    keyed = df.toDF(*given.names[:-1]).mapInArrow(StoreKeyTask(_task(df, udf, udf.options), key), given)
     return keyed.dropDuplicates([key]).drop(key).toDF(*df.columns)
 
 
@@ -224,21 +224,21 @@ def cores_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _make_calls(counted: _Counted, udf: AsyncUDF[..., Any], sample: int) -> tuple[list[TaskSample], int, float]:
     """What the tasks of the sample did, with so many calls in flight; and the seconds of the query beside the calls."""
-    options, df, batch = udf.options, counted.df, batch_rows(udf.spec, udf.options)
-    if not (rows := min(sample * batch, counted.called)):
+    options, df, group = udf.options, counted.df, group_rows(udf.spec, udf.options)
+    if not (rows := min(sample * group, counted.called)):
         return [], 1, 0.0
-    calls = math.ceil(rows / batch) if options.batch_weight is None else min(sample, rows)
+    calls = math.ceil(rows / group) if options.batch_weight is None else min(sample, rows)
     size = SampleSize.of(options, calls, counted.slots)
     source = counted.unlike if options.store is not None else df
     chosen = source.orderBy(sf.rand()).limit(rows).repartition(size.tasks)
     careful = {"capacity": size.in_flight, "on_error": OnError.NULL, "max_failures": None, "queue_size": None}
-    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a batch has
+    most = calls if udf.spec.vectorized else None  # a call may be of fewer rows than a group has
     found, startup = _run(chosen, RehearsalTask(_task(chosen, udf, options.replace(careful)), most, size.tasks))
     return found, size.in_flight, startup
 
 
 @dataclasses.dataclass(frozen=True)
-class KeyTask(Travelling):
+class StoreKeyTask(Travelling):
     """For `mapInArrow`: beside each row the key under which a function's store has its result."""
 
     task: ChainTask

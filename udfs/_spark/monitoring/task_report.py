@@ -293,9 +293,9 @@ _unnumbered = itertools.count()  # tasks without a stage: each is a partition of
 
 def _told(task: RunningTask, waited: float) -> dict[str, Any]:
     """Where a task runs, and when it began: it has waited for its first rows for so many seconds."""
-    batch = task.property_of("streaming.sql.batchId")
+    micro_batch = task.property_of("streaming.sql.batchId")
     stage, partition = (0, next(_unnumbered)) if task.stage is None else (task.stage, task.partition)
-    where = stage, partition, task.attempt, int(batch) if batch else None
+    where = stage, partition, task.attempt, int(micro_batch) if micro_batch else None
     named = dict(zip(("stage", "partition", "attempt", "batch"), where, strict=True))
     return {**named, "host": socket.gethostname(), "began": time.time() - waited}
 

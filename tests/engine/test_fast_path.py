@@ -1,4 +1,4 @@
-"""Runs of calls that return at once: how they end, and how their results reach the output's batches."""
+"""The fast path of rows whose calls return at once: how it ends, and how results reach the output's batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from asyncudf import RuntimeContext, async_pandas_udf
-from asyncudf._engine.calls.slots import CallSlot
+from asyncudf._engine.calls.slots import Slot
 from asyncudf._engine.operators import async_wait
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
+from asyncudf._engine.operators.fast_path import BURST, FastPath, FastPathEnd
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
-from asyncudf._engine.operators.run import BURST, Run, RunEnd
 from asyncudf.testing import VirtualClockLoop
 
 Written = list[tuple[float, list[Any]]]
@@ -65,14 +65,14 @@ def test_results_that_fill_no_batch_leave_after_their_time() -> None:
 @pytest.mark.parametrize(
     ("rows", "ends"),
     [
-        (0, [RunEnd.NOTHING]),
-        (7, [RunEnd.TURN, RunEnd.NOTHING]),
-        (BURST, [RunEnd.TURN, RunEnd.NOTHING]),
-        (BURST + 1, [RunEnd.TURN, RunEnd.TURN, RunEnd.NOTHING]),
+        (0, [FastPathEnd.NOTHING]),
+        (7, [FastPathEnd.TURN, FastPathEnd.NOTHING]),
+        (BURST, [FastPathEnd.TURN, FastPathEnd.NOTHING]),
+        (BURST + 1, [FastPathEnd.TURN, FastPathEnd.TURN, FastPathEnd.NOTHING]),
     ],
 )
-def test_a_run_gives_the_loop_its_turn_and_ends_without_rows(
-    rows: int, ends: list[RunEnd], monkeypatch: pytest.MonkeyPatch
+def test_the_fast_path_gives_the_loop_its_turn_and_ends_without_rows(
+    rows: int, ends: list[FastPathEnd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def call(x: int) -> int:
         return x
@@ -80,7 +80,7 @@ def test_a_run_gives_the_loop_its_turn_and_ends_without_rows(
     assert ends_of(monkeypatch, call, rows) == ends
 
 
-def test_a_call_that_waits_ends_the_run_with_the_queue_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_waits_ends_the_fast_path_with_the_queue_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
 
     async def call(x: int) -> int:
@@ -89,24 +89,26 @@ def test_a_call_that_waits_ends_the_run_with_the_queue_and_is_made_once(monkeypa
         return x
 
     ends = ends_of(monkeypatch, call, 3, capacity=1)
-    assert (called, ends[0]) == ([0, 1, 2], RunEnd.QUEUE)
+    assert (called, ends[0]) == ([0, 1, 2], FastPathEnd.QUEUE)
 
 
-def test_functions_whose_calls_ask_for_more_have_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_whose_calls_ask_for_more_have_no_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     async def call(x: int, context: RuntimeContext) -> int:
         return context.attempt_number
 
     assert ends_of(monkeypatch, call, 3) == []
 
 
-def ends_of(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], rows: int, **options: Any) -> list[RunEnd]:
-    ends: list[RunEnd] = []
+def ends_of(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], rows: int, **options: Any
+) -> list[FastPathEnd]:
+    ends: list[FastPathEnd] = []
 
-    class Noted(Run):
-        async def of(self, slot: CallSlot) -> RunEnd:
+    class Noted(FastPath):
+        async def of(self, slot: Slot) -> FastPathEnd:
             ends.append(await super().of(slot))
             return ends[-1]
 
-    monkeypatch.setattr(async_wait, "Run", Noted)
+    monkeypatch.setattr(async_wait, "FastPath", Noted)
     written(function, rows, **options)
     return ends

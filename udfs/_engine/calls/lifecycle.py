@@ -1,10 +1,10 @@
-"""The calls of an operator: each row from its first attempt to its results.
+"""The lifecycle of the rows of an operator, from the first attempt of each to its results.
 
 The order of wrapping, outermost first, with the code that does it:
 
     deadline(               Deadlines, _expire          covers all attempts and back-offs of a row
       retry(                Decisions, Backlog          a row in back-off holds no slot
-        limits(             Service, KeyLines           an attempt that may not begin is the next one, or set aside
+        limits(             Gatekeeper, KeyLines        an attempt that may not begin is the next one, or set aside
         slot(               SlotPool                    one slot, one attempt
           attempt_timeout(    start, _attempt_expired
             function))))        Invoker.invoke
@@ -27,42 +27,37 @@ from ..._functions.signature import FunctionSpec
 from ..loop.event_loops import refused_thread
 from .attempt import Attempt
 from .backlog import Backlog
-from .counts import CallCounts
+from .counts import OperatorCounts
 from .deadlines import CLOCK_ROUNDING, Deadlines
 from .decisions import Decision, Decisions, Ending, RetryAt, Way
-from .invokers import BatchBounds, Costs, Invoker, copied, with_own_arguments
+from .gatekeeper import Gatekeeper
+from .invokers import Costs, GroupBounds, Invoker, copied, with_own_arguments
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
 from .row import Row, RowSharing, RowState, Trouble
-from .service import Service
-from .slots import CallingOperator, CallSlot, SlotPool
+from .slots import HostOperator, Slot, SlotPool
 
 LONGEST_TURN = 0.01  # seconds
 NO_ANSWER = Failure(AsyncTimeoutError("no answer"))  # reported to the gates for attempts that were given up
 
 
-class Calls:
-    """The calls of an operator, from the first attempt of each row to its result."""
+class RowLifecycle:
+    """What becomes of the rows of an operator, from the first attempt of each to its results."""
 
     # A row is in one `RowState`. While it is CALLING it has an attempt, which is in a slot.
     #
     # An attempt ends once: `_end` takes it out of its slot, tells what it did cost and how it ended, and gives the rows
     # that are still its own to `_decide`. A row whose deadline comes leaves its attempt before; with the last of its
     # rows an attempt is cut.
-    #
-    # asks: whether the function can ask which row it works on
-    # function: what is called for a row, if the function takes one row and returns one result; else None
-    # longest_turn: seconds of calls that return at once, after which a slot yields to the event loop
-    # _running_on: rows of which a ResultFuture has ended an attempt, with the slots of coroutines that run on
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         spec: FunctionSpec,
         options: Options,
         pool: SlotPool,
-        service: Service,
+        gatekeeper: Gatekeeper,
         costs: Costs,
-        bounds: BatchBounds,
+        bounds: GroupBounds,
         *,
         validate: Validate | None,
         may_edit: bool,
@@ -75,7 +70,7 @@ class Calls:
         self.pool = pool
         self._costs = costs
         self._bounds = bounds
-        self.service = service
+        self.gatekeeper = gatekeeper
         self._rng = rng
         self._loop = operator.loop
         self.clock = counters.clock
@@ -84,15 +79,17 @@ class Calls:
         self._checker = ResultChecker(validate)
         self._policy = ErrorPolicy(options, spec.name, partition)
         self.decisions = Decisions(options)
-        self.counts = CallCounts(counters, redacted=options.redacted)
+        self.counts = OperatorCounts(counters, redacted=options.redacted)
+        # What is called for a row, if the function takes one row and returns one result; else None.
         self.function: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._invoker: Invoker
         self._sharing: RowSharing | None = None
         self.over = RowState.DONE  # the state of a row whose results are decided
-        self.backlog = Backlog(operator, pool, service, bounds, self._may_go_on, self.weight_of)
+        self.backlog = Backlog(operator, pool, gatekeeper, bounds, self._may_go_on, self.weight_of)
         self._ends_with: BaseException | None = None  # the task, which shows it
         self._was_broken = False  # when `evaluate_held` last looked at the breaker
-        self._running_on: dict[Row, list[CallSlot]] = {}
+        # Rows of which a ResultFuture has ended an attempt, with the slots of coroutines that run on.
+        self._running_on: dict[Row, list[Slot]] = {}
         self.deadlines = Deadlines[Row](
             self._loop, self.clock, options.timeout, self._rows_with_deadlines, partial(self._due, self._expire)
         )
@@ -100,14 +97,16 @@ class Calls:
             self._loop,
             self.clock,
             options.attempt_timeout,
-            self._attempts_with_limits,
+            lambda: [(attempt, self.limit_of(attempt)) for attempt in self._attempts()],
             partial(self._due, self._attempt_expired),
         )
-        # No longer than a row or an attempt may take, or deadlines would be seen too late.
+        # Seconds of calls that return at once, after which a slot yields to the event loop. No longer than a row or an
+        # attempt may take, or deadlines would be seen too late.
         self.longest_turn = min(LONGEST_TURN, options.timeout or math.inf, options.attempt_timeout or math.inf)
-        # The function, or a resource of it, may ask for its row; limits that are learned, for when the call began.
+        # Whether the function, or a resource of it, may ask for its row, or limits that are learned for when its call
+        # began.
         asking = any(getattr(factory, "asks", False) for factory in spec.resources.values())
-        self.asks = spec.has_context or asking or service.learner is not None
+        self.asks = spec.has_context or asking or gatekeeper.learner is not None
         # An attempt gets copies of arguments that it could edit, as another attempt may follow: lists and dicts, and
         # the dict that is the argument of each AsyncFunction.
         self._copies = may_edit or spec.takes_mapping
@@ -128,7 +127,7 @@ class Calls:
         return row.state is RowState.READY
 
     def weight_of(self, row: Row) -> float | None:
-        """What a row weighs in its batch; a row of which that cannot be told has failed."""
+        """What a row weighs in its group; a row of which that cannot be told has failed."""
         if not self._bounds.weighs:
             return 0.0
         try:
@@ -143,12 +142,12 @@ class Calls:
         self.counts.failure(failure)
         self.conclude(rows, [failure] * len(rows))
 
-    def begin(self, slot: CallSlot, attempt: Attempt) -> bool:
+    def begin(self, slot: Slot, attempt: Attempt) -> bool:
         """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready, or set aside.
 
         The rows of an attempt whose costs cannot be told have failed.
         """
-        if self.service.asks_nothing:
+        if self.gatekeeper.asks_nothing:
             attempt.began = self.clock()
             return True
         if attempt.costs is None:
@@ -159,10 +158,10 @@ class Calls:
         if attempt.keys and aside.holds(attempt):
             return False
         try:
-            answer = self.service.try_begin(slot, attempt)
+            answer = self.gatekeeper.try_begin(slot, attempt)
         except BudgetSpentError as error:
             self.conclude(attempt.rows, [Failure(error)] * len(attempt.rows))
-            aside.leaves(attempt)
+            self.backlog.withdraw(attempt)
             return False
         except BaseException:
             self.backlog.put_back(attempt)
@@ -188,7 +187,7 @@ class Calls:
 
     # It starts.
 
-    def start(self, slot: CallSlot, attempt: Attempt) -> Awaitable[Any]:
+    def start(self, slot: Slot, attempt: Attempt) -> Awaitable[Any]:
         """An attempt that may begin starts in this slot; returns what the slot has to await."""
         now, rows = attempt.began, attempt.rows
         slot.attempt, attempt.slot = attempt, slot
@@ -210,7 +209,7 @@ class Calls:
             attempt.number = max(row.attempts for row in rows)
         if self.asks:
             state = attempt.state = slot.begin_attempt(attempt.element, attempt.number)
-            state.started, state.deadline, state.is_batch = now, _earliest(rows), len(rows) > 1
+            state.started, state.deadline, state.is_of_many = now, _earliest(rows), len(rows) > 1
             state.last_error = next((e for row in rows if (e := row.trouble.last_error) is not None), None)
         if self.attempt_deadlines.delay is not None:
             self.attempt_deadlines.start(now)
@@ -222,7 +221,7 @@ class Calls:
     def follow(self, row: Row, now: float) -> None:
         """Start the deadline of a row that shares the call of another one: when that call begins, or the row comes."""
         row.started, row.deadline = now, self.deadlines.start(now)
-        row.own_trouble().pauses = self.service.paused_seconds()
+        row.own_trouble().pauses = self.gatekeeper.paused_seconds()
 
     def _start_time(self, row: Row, now: float) -> None:
         """The time of a row starts, and its deadline, but for a row that has followed another: that runs already."""
@@ -237,7 +236,7 @@ class Calls:
     # It ends.
 
     def coroutine_ended(
-        self, slot: CallSlot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
+        self, slot: Slot, attempt: Attempt, results: Sequence[Results] | None, error: BaseException | None
     ) -> None:
         if slot.has_retired:
             return
@@ -267,7 +266,7 @@ class Calls:
         self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
             seen = results if results is None else [self._invoker.seen_by_settle(one) for one in results]
-            self.service.spending.settle(attempt, seen, failure, is_cut=False)
+            self.gatekeeper.spending.settle(attempt, seen, failure, is_cut=False)
         reported = failure
         if results is not None and self._bounds.is_many:
             usual = usual_error([one for one in results if isinstance(one, BaseException)], len(results))
@@ -285,15 +284,15 @@ class Calls:
         attempt.slot.attempt = None
         self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
-            self.service.spending.settle(attempt, None, NO_ANSWER, is_cut=True)
+            self.gatekeeper.spending.settle(attempt, None, NO_ANSWER, is_cut=True)
         self.pool.abandon(attempt.slot)
         self._report(attempt, NO_ANSWER, self.clock())
 
     def _report(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
-        self.service.ended(attempt, failure, now)
+        self.gatekeeper.ended(attempt, failure, now)
         if attempt.keys:
             self.backlog.aside.ended(attempt)
-        if self.service.held_failures is not None:
+        if self.gatekeeper.held_failures is not None:
             self.evaluate_held()
 
     # What becomes of its rows.
@@ -345,7 +344,7 @@ class Calls:
                 self.conclude(rows, [Failure(own)] * len(rows))
                 return
             if type(decision) is RetryAt:
-                self.service.unsatisfied(now)
+                self.gatekeeper.unsatisfied(now)
                 self._call_again(rows, decision, seen, now, as_one=True)
                 return
         if decision is Ending.UNKEPT and self._sharing is not None:
@@ -372,7 +371,7 @@ class Calls:
             row = attempt.rows[number]
             alike.setdefault((_way([row]), numbers[0] if is_whole else number), []).append(row)
         draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
-        may_split = is_whole and len(numbers) > 1 and not self.service.is_broken
+        may_split = is_whole and len(numbers) > 1 and not self.gatekeeper.is_broken
         later: dict[tuple[RetryAt, Any], list[Row]] = {}
         to_split: list[Row] = []
         for (way, number), rows in alike.items():
@@ -381,7 +380,7 @@ class Calls:
                 failure = Failure(self._policy.used_up(failure.error, code))
             seen = None if is_whole else self._invoker.seen_by_retry([results[number]])
             try:
-                is_down = self.service.held_failures is not None and self.service.looks_down(failure)
+                is_down = self.gatekeeper.held_failures is not None and self.gatekeeper.looks_down(failure)
                 decision = self.decisions.of_failure(
                     failure, way, now, draw, seen=seen, may_split=may_split, is_down=is_down
                 )
@@ -413,7 +412,7 @@ class Calls:
                     trouble.refused = now
             else:
                 trouble.waited += decision.delay
-                if self.service.is_broken:
+                if self.gatekeeper.is_broken:
                     self._renew(row)
         if self.asks:
             self._forget_frames(last)
@@ -431,7 +430,7 @@ class Calls:
     def _park(self, row: Row, last: Any, now: float) -> Trouble:
         """No attempt of a row is under way; `last`: what the last one has ended with, for the next one to ask."""
         trouble = row.own_trouble()
-        trouble.parked, trouble.pauses = now, self.service.paused_seconds()
+        trouble.parked, trouble.pauses = now, self.gatekeeper.paused_seconds()
         if self.asks:
             trouble.last_error = last
         return trouble
@@ -443,7 +442,7 @@ class Calls:
 
     def _give_back(self, row: Row) -> None:
         """Move the deadline of a row by the time that it has spent in pauses of all calls."""
-        pauses, trouble = self.service.paused_seconds(), row.own_trouble()
+        pauses, trouble = self.gatekeeper.paused_seconds(), row.own_trouble()
         spent, trouble.pauses = pauses - trouble.pauses, pauses
         if spent and row.deadline is not None:
             row.deadline += spent
@@ -473,8 +472,8 @@ class Calls:
             if not is_unpaid:
                 failed.append(outcome.error)
             completed.append((result,))
-        if self.service.failures is not None:
-            self.service.failures.note(failed, len(rows))
+        if self.gatekeeper.failures is not None:
+            self.gatekeeper.failures.note(failed, len(rows))
         self._complete(rows, completed, outcomes, now)
 
     def _complete(
@@ -500,12 +499,6 @@ class Calls:
         for row in (*undecided, *self._running_on):
             if row.deadline is not None:
                 yield row, row.deadline
-
-    def _attempts_with_limits(self) -> Iterator[tuple[Attempt, float]]:
-        # In the order of their rows, so that those of one moment end in it: slots have no order.
-        for attempt in dict.fromkeys(row.attempt for row in self.operator.rows_under_way()):
-            if attempt is not None:
-                yield attempt, self.limit_of(attempt)
 
     def limit_of(self, attempt: Attempt) -> float:
         """When the limit of an attempt comes."""
@@ -535,11 +528,11 @@ class Calls:
             self.counts.leaves(attempt, row, is_last=is_last)
             if is_last:
                 self._cut(attempt)
-        if self.service.is_broken and not (row.is_decided or is_at_work):
+        if self.gatekeeper.is_broken and not (row.is_decided or is_at_work):
             self._renew(row)  # it is late because its service is dead
         elif not row.is_decided and row.state is not RowState.HELD:
             self._time_out(row, is_first=is_first, is_last=is_last)
-        self.service.reopen()  # it may have been the next, and the one behind it may cost less
+        self.gatekeeper.reopen()  # it may have been the next, and the one behind it may cost less
         self.pool.wake()
 
     def _time_out(self, row: Row, *, is_first: bool, is_last: bool) -> None:
@@ -553,10 +546,12 @@ class Calls:
         own_failure = failure if failure is answer and is_at_work and is_last else None
         self.counts.timed_out(row, own_failure, is_first=is_first)
         # A row that waits for its turn says nothing about the service.
-        if is_at_work and not failure.is_no_rows_fault and any(map(self.service.looks_down, (failure, late))):
+        if is_at_work and not failure.is_no_rows_fault and any(map(self.gatekeeper.looks_down, (failure, late))):
             self._hold([row], [answer], failure)
-        else:
-            self.conclude([row], [answer])
+            return
+        if row.state is RowState.ASIDE:
+            self.backlog.take_out(row)
+        self.conclude([row], [answer])
 
     def _attempt_expired(self, attempt: Attempt) -> None:
         """The limit of an attempt has come: this is an outcome like an exception, and may be retried."""
@@ -583,7 +578,7 @@ class Calls:
 
     def _hold(self, rows: Sequence[Row], outcomes: Sequence[Outcome], failure: Failure) -> None:
         """Rows have failed, and are held until it is known whether their service is dead."""
-        assert self.service.held_failures is not None
+        assert self.gatekeeper.held_failures is not None
         for row, outcome in zip(rows, outcomes, strict=True):
             self._park(row, None, self.clock())
             if row.state is RowState.READY or row.state is RowState.ASIDE:
@@ -591,12 +586,12 @@ class Calls:
             row.move(RowState.HELD)
             if row not in self._running_on:
                 self.deadlines.stop(row)
-            self.service.held_failures.hold(row, outcome, failure)
+            self.gatekeeper.held_failures.hold(row, outcome, failure)
         self._loop.call_soon(self.evaluate_held)
 
     def evaluate_held(self) -> None:
         """Decide about held rows: an attempt has ended, the breaker has opened or closed, or nothing more comes."""
-        held = self.service.held_failures
+        held = self.gatekeeper.held_failures
         if held is None:
             return
         for row, failure in held.excused():  # they are tried as if they had had no attempt
@@ -606,8 +601,8 @@ class Calls:
                 self._forget_frames(failure.error)
             self.backlog.again([row])
         self._fail_held(held.failed())
-        if self.service.is_broken is not self._was_broken:
-            self._was_broken = self.service.is_broken
+        if self.gatekeeper.is_broken is not self._was_broken:
+            self._was_broken = self.gatekeeper.is_broken
             for row in self.backlog.rows:
                 if row.started is not None:  # it has waited for the service to come back
                     self._renew(row)
@@ -642,7 +637,7 @@ class Calls:
             self.counts.ends_for_many(attempt, now)
             attempt.slot.attempt = None
             if attempt.is_settled:
-                self.service.spending.settle(attempt, None, NO_ANSWER, is_cut=True)
+                self.gatekeeper.spending.settle(attempt, None, NO_ANSWER, is_cut=True)
 
     def _attempts(self) -> list[Attempt]:
         return [slot.attempt for slot in self.pool.at_work if slot.attempt is not None]
@@ -650,7 +645,7 @@ class Calls:
     def _open_rows(self) -> list[Row]:
         """The rows that have had an attempt, or may have one, and are not over."""
         found = [row for attempt in self._attempts() for row in attempt.rows if row.attempt is attempt]
-        waiting = [*self.backlog.rows, *(self.service.held_failures or ())]
+        waiting = [*self.backlog.rows, *(self.gatekeeper.held_failures or ())]
         return found + [row for row in waiting if not row.is_decided]
 
     def close(self) -> None:

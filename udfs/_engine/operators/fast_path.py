@@ -1,4 +1,4 @@
-"""A run of rows whose calls return at once: from the input to the output, with no place in the queue in between."""
+"""The fast path of rows whose calls return at once: from the input to the output, with no place in the queue."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Protocol
 from asyncudf.queues import StreamElementQueue
 
 from ..calls.attempt import Attempt
-from ..calls.calls import Calls
+from ..calls.lifecycle import RowLifecycle
 from ..calls.row import Row
-from ..calls.slots import CallSlot, notify_on_suspend
+from ..calls.slots import Slot, notify_on_suspend
 from ..stored.elements import ROWS
 from .input import InputBuffer
-from .outputs import OpenBatch, Output
+from .outputs import OpenBatch, StreamOutput
 
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
-NO_BATCH = OpenBatch([], [], 0, lambda: None)
+NO_BATCH = OpenBatch([], [], 0)
 
 
 @enum.unique
-class RunEnd(enum.Enum):
-    """What follows a run."""
+class FastPathEnd(enum.Enum):
+    """What follows a run of rows on the fast path."""
 
     TURN = "turn"  # the event loop gets its turn; there may be more rows
     NOTHING = "nothing"  # there is no row now, or no place for one
     QUEUE = "queue"  # a call has waited, and the loop has had its turn: rows go on through the queue
 
 
-class RunningOperator(Protocol):
+class FastPathOperator(Protocol):
     """The operator whose rows are called."""
 
     is_taking: bool  # an element is on its way from the input to its place, and none may pass it
@@ -45,7 +45,7 @@ class RunningOperator(Protocol):
         """The task must end with this error."""
 
 
-class Run:
+class FastPath:
     """Calls one row after another, and sends each result to the output, while no row is before it and no call waits.
 
     A row whose call waits, fails or takes long gets its place in the queue then, with its call as it is, and goes on as
@@ -61,30 +61,29 @@ class Run:
     # put. All that can be seen is done for each row: its latency, the context that it finds, whether there is a place,
     # whether the task has ended. No deadline comes before the time at which the event loop gets its turn: a result
     # after that time goes on through the queue, where it is checked.
-    #
-    # _called, _began: the row in the first step of its call, and when that began; no element passes it
 
     def __init__(
         self,
-        operator: RunningOperator,
-        calls: Calls,
+        operator: FastPathOperator,
+        lifecycle: RowLifecycle,
         source: InputBuffer,
         queue: StreamElementQueue,
-        output: Output,
-        starts: Callable[[CallSlot, Row, float], None],
-        returned: Callable[[CallSlot, Attempt, Any], float],
+        output: StreamOutput,
+        starts: Callable[[Slot, Row, float], None],
+        returned: Callable[[Slot, Attempt, Any], float],
         is_over: Callable[[], bool],
     ) -> None:
-        self._operator, self._calls, self._source, self._queue, self._output = operator, calls, source, queue, output
+        self._operator, self._lifecycle = operator, lifecycle
+        self._source, self._queue, self._output = source, queue, output
         self._starts, self._returned, self._is_over = starts, returned, is_over
-        self._called: Any = None
-        self._began = 0.0
+        self._called: Any = None  # the row in the first step of its call; no element passes it
+        self._began = 0.0  # when that step began
 
     @classmethod
-    def suits(cls, calls: Calls, output: Output) -> bool:
+    def suits(cls, lifecycle: RowLifecycle, output: StreamOutput) -> bool:
         """Whether calls need no more than their rows, and results no more than the output."""
-        is_asked = calls.asks or calls.decisions.looks_at_results
-        return calls.function is not None and not is_asked and output.leaves_chain
+        is_asked = lifecycle.asks or lifecycle.decisions.looks_at_results
+        return lifecycle.function is not None and not is_asked and output.leaves_chain
 
     def values(self) -> list[Any]:
         """The row that is called, if it has no place yet."""
@@ -94,7 +93,7 @@ class Run:
         """Whether a row that comes now could leave before all others."""
         return self._queue.may_pass()
 
-    async def of(self, slot: CallSlot) -> RunEnd:
+    async def of(self, slot: Slot) -> FastPathEnd:
         """Call rows in this slot; only where rows may be called, and `may_begin`."""
         end = await notify_on_suspend(self._rows(slot), slot, self._waits)
         if slot.is_suspended:  # another slot may have had a run since
@@ -103,33 +102,34 @@ class Run:
             self._called, self._operator.is_taking = None, False
         return end
 
-    def _waits(self, slot: CallSlot) -> None:
+    def _waits(self, slot: Slot) -> None:
         """The call in this slot waits."""
         self._goes_on(slot)
-        self._calls.pool.release(slot)
+        self._lifecycle.pool.release(slot)
 
-    def _goes_on(self, slot: CallSlot) -> None:
+    def _goes_on(self, slot: Slot) -> None:
         """The row that is called gets its place, and its deadlines, as of when its call began."""
         row, self._called, self._operator.is_taking = self._called, None, False
         self._starts(slot, self._queue.put_record(row), self._began)
 
-    def _may_go_on(self, slot: CallSlot) -> bool:
+    def _may_go_on(self, slot: Slot) -> bool:
         """Whether the next row may be called, after more has happened than one plain call."""
         is_free = self._queue.places > 0 and self.may_begin() and self._operator.may_call_rows()
         return is_free and not (slot.is_dirty() or self._is_over())
 
-    async def _rows(self, slot: CallSlot) -> RunEnd:
+    async def _rows(self, slot: Slot) -> FastPathEnd:
         # What never changes is looked up once: this is done for each row. The clock is read once for each: the end of a
         # call is the start of the next.
-        operator, calls, source, queue = self._operator, self._calls, self._source, self._queue
-        function, validate, clock, latencies = calls.function, calls.validate, calls.clock, calls.latencies
+        operator, lifecycle, source, queue = self._operator, self._lifecycle, self._source, self._queue
+        function, validate = lifecycle.function, lifecycle.validate
+        clock, latencies = lifecycle.clock, lifecycle.latencies
         memory, entries, context, is_over = queue.memory, queue.entries, slot.context, self._is_over
         collect, batch = self._output.collect_result, self._output.open_batch
-        # An output with an open batch does not weigh its results: the first one stands for all of them in the memory.
-        values, origins, full, flush = NO_BATCH if batch is None else batch
+        values, origins, full = NO_BATCH if batch is None else batch
         assert function is not None
+        last = full - 1  # place in the batch
         began = clock()
-        end = began + calls.longest_turn  # when the event loop gets its turn
+        end = began + lifecycle.longest_turn  # when the event loop gets its turn
         result: Any = None
         while len(entries) < queue.most:
             element, rows = None, source.current
@@ -149,54 +149,52 @@ class Run:
                         result = validate(result)
                 except BaseException as error:  # every error of the user's code has its policy
                     if slot.is_suspended:
-                        calls.coroutine_ended(slot, slot.own, None, error)
-                        return RunEnd.QUEUE
+                        lifecycle.coroutine_ended(slot, slot.own, None, error)
+                        return FastPathEnd.QUEUE
                     self._goes_on(slot)
-                    calls.coroutine_ended(slot, slot.own, None, error)
+                    lifecycle.coroutine_ended(slot, slot.own, None, error)
                     began = clock()
                     if began > end or source.current is not rows or not self._may_go_on(slot):
-                        return RunEnd.TURN
+                        return FastPathEnd.TURN
                     operator.is_taking = True
                     continue
                 latencies.append(now - began)
                 began = now
                 try:
-                    if values:
+                    if values and len(values) < last:
                         values.append(result)
                         origins.append(element[2])  # type: ignore[index, misc]
-                        if len(values) >= full:
-                            flush()
                     else:
                         if memory is not None:
                             memory.note_result(result)
                         collect(element, result)
+                        if len(entries) >= queue.most:  # Spark takes no more
+                            return FastPathEnd.NOTHING
                 except BaseException as error:  # the output's
                     operator.fail(error)
-                if len(entries) >= queue.most:
-                    return RunEnd.NOTHING
                 try:
                     if context != slot.clean or slot.is_cancelled or is_over():
-                        return RunEnd.TURN
+                        return FastPathEnd.TURN
                 except BaseException:  # variables that cannot be compared
-                    return RunEnd.TURN
+                    return FastPathEnd.TURN
             else:
                 if element is not None:
-                    return RunEnd.TURN
+                    return FastPathEnd.TURN
                 if not source.refill():
-                    return RunEnd.NOTHING
+                    return FastPathEnd.NOTHING
             if type(element) in ROWS:  # its call has waited, or has taken long
                 return self._ends_in_queue(slot, result)
             operator.is_taking = False
             if element is not None:
                 operator.take_in(element)
             if not self._may_go_on(slot):
-                return RunEnd.TURN
-        return RunEnd.NOTHING
+                return FastPathEnd.TURN
+        return FastPathEnd.NOTHING
 
-    def _ends_in_queue(self, slot: CallSlot, result: Any) -> RunEnd:
+    def _ends_in_queue(self, slot: Slot, result: Any) -> FastPathEnd:
         """A call has returned, but not at once."""
         if not slot.is_suspended:
             self._goes_on(slot)
         if slot.attempt is slot.own:
             self._returned(slot, slot.own, result)
-        return RunEnd.QUEUE if slot.is_suspended else RunEnd.TURN
+        return FastPathEnd.QUEUE if slot.is_suspended else FastPathEnd.TURN

@@ -1,4 +1,4 @@
-"""What a function's task knows of the service that it calls, and everything that may say "not now" to an attempt."""
+"""Everything that may say "not now" to an attempt, and what a task knows of the service that its function calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .attempt import Attempt
 from .held import HeldFailures
 from .invokers import settlement_call
 from .key_lines import KeyLines
-from .slots import CallingOperator, CallSlot, SlotPool
+from .slots import HostOperator, Slot, SlotPool
 from .spent_budgets import spent_error
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ..._limits.rates.learned import Learner
 
 
-class Service:
-    """The service behind one function, as one task knows it: its limits, its refusals, its circuit breaker.
+class Gatekeeper:
+    """Says of each attempt of a task whether it may begin: limits, refusals of the service, its circuit breaker.
 
     `try_begin` asks each of its gates whether an attempt may begin; `ended` tells each how the attempt has ended.
 
@@ -51,24 +51,14 @@ class Service:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
         has_rate_limit: calls take permits.
-        closed_by: the gate that has turned a call away; no other call asks until `reopen`.
-        failed: how many attempts have ended with an error.
-        attempts: how many have ended, of those that count for the breaker.
     """
 
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
     # waits until `reopen`: so calls begin in their order, whichever slot asks for the next one.
-    #
-    # _holds_keys: the gate that was the last to hold back a key
-    # _others: attempts that were not refused and ended with an error, or with a result that is not good enough
-    # _limited: seconds of `State.LIMIT` of which it is counted who has held back calls
-    # _not_refused_before: the answers to calls that did not have to ask, when they were last counted
-    # _since: when `closed_by` turned the call away
-    # _reported, _replied: `attempts` at the last reply of the coordinator, and at the one before
 
     def __init__(
         self,
-        operator: CallingOperator,
+        operator: HostOperator,
         options: Options,
         pool: SlotPool,
         spec: FunctionSpec,
@@ -86,12 +76,17 @@ class Service:
         self._counters = operator.counters
         self._clock = operator.counters.clock
         self._shared_clock = shared_clock or self._clock
-        self.closed_by: Gate | None = None
-        self._holds_keys: Gate | None = None
+        self.closed_by: Gate | None = None  # it has turned a call away; no other call asks until `reopen`
+        self._since = 0.0  # when it did so
+        self._holds_keys: Gate | None = None  # the last one that has held back a key
         self._coordinator: Coordinator | None = None
-        self.failed = self.attempts = self._reported = self._replied = 0
-        self._not_refused_before = self._others = 0
-        self._since = self._limited = 0.0
+        self.failed = 0  # attempts that have ended with an error
+        self.attempts = 0  # that have ended, of those that count for the breaker
+        self._reported = 0  # `attempts` at the last reply of the coordinator
+        self._replied = 0  # the same at the reply before
+        self._others = 0  # that were not refused and ended with an error, or with a result that is not good enough
+        self._not_refused_before = 0  # answers to calls that did not have to ask, when they were last counted
+        self._limited = 0.0  # seconds of `State.LIMIT` of which it is counted who has held back calls
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
         self.failures: FailureBudget | FirstRows | None = None
@@ -216,6 +211,7 @@ class Service:
         """From now on attempts ask these gates, after refusals and breaker, in this order."""
         self._gates = [self._refusals, *([] if self._breaker is None else [self._breaker]), *gates]
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
+        self._on_withdrawal = [gate.withdrawn for gate in self._gates if type(gate).withdrawn is not Gate.withdrawn]
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
         limits = [limit for gate in gates for limit in gate.limits]
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
@@ -226,7 +222,7 @@ class Service:
 
     # An attempt begins and ends.
 
-    def try_begin(self, slot: CallSlot, attempt: Attempt) -> bool | Aside:
+    def try_begin(self, slot: Slot, attempt: Attempt) -> bool | Aside:
         """Let an attempt begin in this slot; False if none may before `reopen`, `Aside` if those of its key may not."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
@@ -297,6 +293,11 @@ class Service:
     def _not_refused(self) -> int:
         """How many attempts were not refused, as far as they are counted."""
         return self._counters.calls_answered + self._others
+
+    def withdrawn(self, attempt: Attempt) -> None:
+        """An attempt with keys, which may have asked, is not to begin any more."""
+        for withdrawn in self._on_withdrawal:
+            withdrawn(attempt)
 
     def ended(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
         """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
