@@ -39,6 +39,9 @@ end
 # the query without such tasks, and tasks whose event loop is blocked by a computation.
 KEEP_QUERY = 900_000
 
+# Milliseconds that a rate limit outlives its last use; one that is missing costs a wait.
+KEEP_RATE = 86_400_000
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskLink:

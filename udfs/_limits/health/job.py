@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ..._errors.call_outcome import CallOutcome
+from ..coordinator.client import LEASE
 from ..coordinator.link import KEEP_QUERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
 from .option import (
     BY_CHANCE,
@@ -24,7 +25,6 @@ from .option import (
 )
 
 NEWS_EVERY = 0.25  # seconds between two exchanges
-PROBE_LEASE = 4.0  # seconds after which another task may probe, if the prober has not reported
 PROBE = -1  # the ticket of a probe
 ENDS = ("s", "f", "n")  # of a probe
 LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
@@ -35,7 +35,7 @@ LETTERS = {CallOutcome.ANSWERED: "s", CallOutcome.DOWN: "f"}
 #
 # keys: a hash, the pace. Arguments: time, task, window, failure_rate, open_for, lease of a probe, ticket, outcomes of
 # that ticket ("sff"), probe ("", "ask", "hold", or its end "s", "f" or "n"), seconds to pause, seconds since a call was
-# accepted or "".
+# accepted or "". When the lease is over and the prober has not reported another task may probe.
 # Answers how far the coordinator is behind, the time, the ticket, since when it is open or "", when the next probe may
 # begin, whether this task may make it, until when calls pause, when a call was accepted, and the last outcomes.
 HEALTH = (
@@ -210,7 +210,7 @@ class SharedHealth(PeriodicTask):
             probe = "ask"
         of, pause = self._options, max(0.0, until - sent)
         try:
-            own = (self._link.task, of.window, of.failure_rate, of.open_for, PROBE_LEASE)
+            own = (self._link.task, of.window, of.failure_rate, of.open_for, LEASE)
             ago = sent - accepted if accepted > self._reported_accepted else ""
             answer = await self._ask(HEALTH, *own, self._ticket, outcomes, probe, pause, ago)
             self._reported_accepted = accepted

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Awaitable, Sequence
 
 from ..coordinator.client import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator
-from ..coordinator.link import PeriodicTask, TaskLink
+from ..coordinator.link import KEEP_RATE, PeriodicTask, TaskLink
 from .bucket import BlockSize, LeasedPermits, nap_of, take, tightest
 from .learned import Knowledge, Learner
-from .option import RateLimit, limit_label
+from .option import TIME_ROUNDING, RateLimit, limit_label
 
 IDLE_FOR = 3600.0  # seconds: without a call that needs permits nothing is asked
 GIVEN_BACK_AFTER = 1.5 * LEASE  # seconds after an answer in which permits that no call needs are given back
@@ -34,10 +34,12 @@ NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
 _STATE = (
     NOW_SCRIPT
     + RUN
-    + """
-local CLOSE = 0.000002  -- seconds: the same time after some arithmetic
+    + f"""
+local CLOSE = {2 * TIME_ROUNDING!r}  -- seconds: the same time after some arithmetic, here and in the task
 local STRETCHES = 64  -- at most; the oldest are given up
-local KEEP = 86400  -- seconds that a limit outlives its last grant; a missing one costs a wait
+local KEEP_RATE = {KEEP_RATE}  -- milliseconds
+"""
+    + """
 local function state_of(key, wait)
   local epoch, made, numbers = string.match(redis.call('GET', key) or '', '((%w*)@%S+) (.*)')
   local free = {}
@@ -51,9 +53,9 @@ local function keep(key, state, earliest)
     table.remove(free, 1)
     table.remove(free, 1)
   end
-  local seconds, kept = math.max(0, free[#free - 1] - now) + KEEP, {state.epoch}
+  local seconds, kept = math.max(0, free[#free - 1] - now), {state.epoch}
   for i, time in ipairs(free) do kept[i + 1] = text(time) end
-  redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds)))
+  redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds) + KEEP_RATE))
 end
 """
 )
@@ -402,15 +404,15 @@ class SharedPermits(PeriodicTask):
 # more keys: the learned limits. More arguments: for each when the call began, "" if nothing is known, and what its
 # answer told; how many there are. Answers what is known of each, "" for nothing, and then as GRANT.
 GRANT_AND_LEARN = (
-    """
-local KEEP_TOLD = 86400000  -- milliseconds
-local known = {}
+    f"""
+local KEEP_RATE = {KEEP_RATE}  -- milliseconds
+local known = {{}}
 for i = tonumber(table.remove(ARGV)), 1, -1 do
   local told, began, key = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
   known[i] = redis.call('GET', key) or ''
   if began ~= '' and tonumber(began) >= (tonumber(string.match(known[i], '^%S+') or '') or -math.huge) then
     known[i] = told
-    redis.call('SET', key, told, 'PX', KEEP_TOLD)
+    redis.call('SET', key, told, 'PX', KEEP_RATE)
   end
 end
 local function granted()

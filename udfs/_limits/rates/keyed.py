@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from ..coordinator.client import LEASE, RUN, UPTIME, Coordinator
-from ..coordinator.link import PACE_SCRIPT, QUESTION_GAP, PeriodicTask, TaskLink
+from ..coordinator.link import KEEP_RATE, PACE_SCRIPT, QUESTION_GAP, PeriodicTask, TaskLink
 from ..gate import Aside, AskingAttempt, Gate, Key, LimitKey
 from .bucket import Bucket, Credit, LeasedPermits, LimitTime
 from .job import IDLE_FOR, NEVER_USED, ROUND_TRIPS
@@ -138,8 +138,8 @@ RENEWED = LEASE / 2  # seconds after which a task that has permits makes sure th
 _EPOCH = (
     PACE_SCRIPT
     + RUN
+    + f"local KEEP_RATE = {KEEP_RATE}  -- milliseconds"
     + """
-local KEEP = 86400000  -- milliseconds that a limit outlives its last use; a missing one costs a wait
 local function epoch_of(key, wait)
   local epoch = redis.call('GET', key) or ''
   local made, begin = string.match(epoch, '^(%w*) (%S+)$')
@@ -147,7 +147,7 @@ local function epoch_of(key, wait)
     begin = text(now + wait)
     epoch = run .. ' ' .. begin
   end
-  redis.call('SET', key, epoch, 'PX', KEEP)
+  redis.call('SET', key, epoch, 'PX', KEEP_RATE)
   return epoch, tonumber(begin)
 end
 """
