@@ -35,7 +35,8 @@ ELSEWHERE = f"import sys; sys.modules['asyncudf'] = None\n{SERVER}"  # a server 
 
 
 def session_at(port: int) -> Any:
-    from pyspark.sql.connect.session import SparkSession
+    # The class of `connect` would leave a client of Spark 3.5 without an active session.
+    from pyspark.sql import SparkSession
 
     return SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
 

@@ -1,7 +1,8 @@
 """What a test reads of a DataFrame."""
 
-from pyspark.sql import types
 from pyspark.sql.types import DataType
+
+from asyncudf._spark import _compat
 
 
 def tuples(frame):
@@ -10,4 +11,4 @@ def tuples(frame):
 
 def from_ddl(ddl: str) -> DataType:
     """The type that a text declares, as every version of Spark reads it."""
-    return DataType.fromDDL(ddl) if hasattr(DataType, "fromDDL") else types._parse_datatype_string(ddl)
+    return DataType.fromDDL(ddl) if hasattr(DataType, "fromDDL") else _compat.from_ddl(ddl)

@@ -383,7 +383,7 @@ def no_job(spark: SparkSession) -> NoJob:
 def spark_error(query: Any) -> str:
     """The text of the Spark error that a query ends with, without the lines of source code in its traceback."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own type depends on the entry point
-        query.collect() if isinstance(query, DataFrame) else query()
+        query() if callable(query) else query.collect()
     assert not isinstance(caught.value, (AsyncUDFError, AssertionError)), "raised on the driver"
     return re.sub(r"\n  File .*\n.*(\n\s*[\^~]+)?", "", str(caught.value))
 
