@@ -261,6 +261,10 @@ def test_a_report_names_it() -> None:
         (lambda: KeyCapacity(4, by=None), "by must be the name of a parameter"),  # type: ignore[arg-type]
         (lambda: KeyCapacity(4, by=["a", "a"]), "by has 'a' twice"),
         (lambda: run_rows(lambda x: x, [1], job_capacity=KeyCapacity(4, by="tenant")), "tenant"),
+        (lambda: async_pandas_udf(job_capacity=[FOUR]), "job_capacity must be a whole number, or one KeyCapacity"),
+        (lambda: async_pandas_udf(job_capacity="4"), "job_capacity must be a whole .* not .4."),  # type: ignore[call-overload]
+        (lambda: async_pandas_udf(job_capacity=True), "job_capacity must be a whole number, not True"),
+        (lambda: async_pandas_udf(capacity=FOUR), "KeyCapacity.4, by=.tenant.. as job_capacity="),  # type: ignore[call-overload]
     ],
 )
 def test_a_mistake_is_named_when_it_is_made(wrong: Callable[[], Any], message: str) -> None:

@@ -11,6 +11,7 @@ from asyncudf.queues._public import public
 
 from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
+from ..._errors.safe import safe_repr
 from ..keys import by_label, key_names
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class AdaptiveCapacity:
         """What the option `capacity=` accepts: a number of calls, "auto", or a range."""
         if value == "auto":
             return cls()
+        if isinstance(value, KeyCapacity):
+            raise OptionError(f"{name} bounds all calls of a task; give {value.label} as job_capacity=")
         return value if isinstance(value, cls) else positive_int(value, name)
 
     is_of_job = False
@@ -154,4 +157,11 @@ class KeyCapacity:
 
 def job_capacity(value: Any, name: str) -> JobCapacity | KeyCapacity:
     """What the option `job_capacity=` accepts."""
-    return value if isinstance(value, KeyCapacity) else JobCapacity.of(value, name)
+    if isinstance(value, KeyCapacity):
+        return value
+    if not isinstance(value, int):
+        raise OptionError(
+            f'{name} must be a whole number, or one KeyCapacity(4, by="tenant") for calls of each key, not '
+            f"{safe_repr(value)}"
+        )
+    return JobCapacity.of(value, name)
