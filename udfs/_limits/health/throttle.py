@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import statistics
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,10 +30,8 @@ FREE_AFTER = 4.0  # times the growth, after which the pace is lifted
 # is used up: if more had to come, the pace would be lowered before, and the next quota used late.
 LONG_WAIT = 8.0  # seconds
 GROWN, MOST_IN_VAIN = 1.05, 3  # so many corrections in a row, of paces that had grown less than this, have not helped
-SLOWER, AS_MANY = (
-    0.5,
-    0.75,
-)  # of the first pace that was corrected, with such a part of its share refused: no help either
+# Nor has a correction to such a part of the first pace that was corrected, if such a part of its share is refused.
+SLOWER, AS_MANY = 0.5, 0.75
 BEGIN_TOGETHER = 0.01  # seconds within which due calls begin together, because timers come late
 FIRST_CALLS, DEAR = 2, 2  # calls in flight in a slow start, and how many fewer for each refusal
 FEW_REFUSED = 0.02  # share of refusals that says nothing of the pace: calls go on as they did before the pause
@@ -206,7 +203,8 @@ class Throttle:
         if self._is_refusing(until - now):
             self._in_vain = in_vain
             # The median of their waits, not the longest: one server of many may be wrong.
-            self.pause(statistics.median_high(one.until for one in list(self._refusals)[-ENOUGH_REFUSALS:]), now)
+            waits = sorted(one.until for one in list(self._refusals)[-ENOUGH_REFUSALS:])
+            self.pause(waits[len(waits) // 2], now)
         elif phase is not Phase.FREE and now - self.since >= max(CORRECTION_GAP, self._latency):
             self._correct(in_vain, began, now)
 
