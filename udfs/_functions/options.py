@@ -294,12 +294,8 @@ class Options:
         capacity = None if isinstance(self.capacity, int) else self.capacity
         found: list[tuple[Limit, int]] = []
         first = 0
-        for limit in (
-            RateLimits(self.rate_limit),
-            Budgets(self.budgets),
-            self.job_capacity,
-            capacity,
-        ):  # last one first
+        # The last one first. Budgets have their places behind those of rates (`Spending`).
+        for limit in (RateLimits(self.rate_limit), Budgets(self.budgets), self.job_capacity, capacity):
             if limit:
                 found.append((limit, first))
                 first += len(limit.counted)

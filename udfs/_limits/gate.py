@@ -71,14 +71,15 @@ class Gate:
     waiting = Waiting.PERMIT  # what a call that it turns away waits for
     follows_calls = True  # whether its answer may change when a call ends
     limits: Sequence[str] = ()  # what it bounds calls by, as people are shown it; empty where they have said no limit
-    takes_permits = False  # whether `wait` takes what it gives: it is the last that is asked
+    takes_permits = False  # whether `wait` takes permits of a rate of all keys: it is the last that is asked
     place = -1  # among the costs of an attempt, of the limit or budget of which it may hold back a key alone
     limit = ""  # that of them which the last call that it turned away waits for
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | Aside | None:
         """0.0 if an attempt may begin now; else the seconds after which to ask again, None if the task is woken then.
 
-        While one may not no other attempt asks, but for an answer that holds back the key of this one alone.
+        While one may not no other attempt asks, but for an answer that holds back the key of this one alone. A gate may
+        keep a place for the attempt that it lets begin, and takes it back in `withdrawn`.
 
         Raises:
             FatalError: no call may begin any more.

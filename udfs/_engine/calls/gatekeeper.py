@@ -50,7 +50,7 @@ class Gatekeeper:
     Attributes:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
-        has_rate_limit: calls take permits.
+        has_rate_limit: calls of all keys take permits of one rate, so those of few rows are dear.
     """
 
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
@@ -197,7 +197,7 @@ class Gatekeeper:
             stack.push_async_callback(failures.tally.close)
 
     def observe(self, observer: Gate) -> None:
-        """Ask this gate before all others; before `running`."""
+        """Ask this gate before the limits; before `running`."""
         self._observers.append(observer)
 
     def share(self, shared: SharedHealth) -> None:

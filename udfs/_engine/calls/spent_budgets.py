@@ -28,7 +28,9 @@ def spent_error(
     need: float | None,
     raised: str | None,
 ) -> AsyncUDFError:
-    """Says what was spent, and how the rest of the rows may be done.
+    """Says what was spent, and how the rest of the rows may be done: a FatalError if that ends the task.
+
+    Without `on_spent="raise"` it is a BudgetSpentError, the end of a row alone.
 
     Without a `need` no cost is known; `raised`: how `settle` has failed.
     """

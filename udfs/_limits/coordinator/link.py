@@ -56,8 +56,8 @@ class TaskLink:
 class PeriodicTask:
     """Awaits `_exchange` and waits for the seconds that it returns, until it is closed; of one event loop.
 
-    The coordinator bounds the questions that all tasks ask in a second: each answer says how far it is behind, and the
-    task waits at least that long before it asks again.
+    The coordinator bounds the questions that all tasks ask so in a second: each answer says how far it is behind, and
+    the task waits at least that long before it asks again.
 
     Args:
         keys: on the server, for the scripts.

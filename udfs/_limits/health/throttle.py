@@ -71,11 +71,11 @@ class _Refusal(NamedTuple):
 class Throttle:
     """Decides when calls may begin while a service refuses some.
 
-    A refusal concerns its own row. All calls pause only if at least 10 of the last 20 answers were refusals, and chance
-    does not explain it. After the pause one call probes. Then calls begin at the pace that the service has shown:
-    accepted calls divided by the time between the ends of the last two pauses, without the last pause if few were
-    refused; or, where the accepted calls are too few to measure, in a slow start. The pace grows, is lowered while
-    calls are refused, and is lifted after a time without refusals.
+    A refusal concerns its own row. All calls pause only if at least 10 of the last 20 answers were refusals, or 5 of 10
+    that ask for `LONG_WAIT` while calls are paced, and chance does not explain it. After the pause one call probes.
+    Then calls begin at the pace that the service has shown: accepted calls divided by the time between the ends of the
+    last two pauses, without the last pause if few were refused; or, where the accepted calls are too few to measure, in
+    a slow start. The pace grows, is lowered while calls are refused, and is lifted after a time without refusals.
 
     A service that refuses many even in a slow start takes few calls at once, however slowly they come. Then the calls
     in flight are bounded too, by the pace times the latency (Little's law).
