@@ -24,6 +24,8 @@ from asyncudf import (
 from asyncudf._spark import loopback
 from tests.kit.sail import sail_session
 
+pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
+
 
 @async_pandas_udf("long", rate_limit=RateLimit(1000))
 async def look(key: int) -> int:

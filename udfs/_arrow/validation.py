@@ -306,9 +306,9 @@ def _as_mapping(value: Any, names: Sequence[str], path: str) -> Mapping[str, Any
         own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)  # NamedTuple, pyspark's Row
         if own or len(value) == len(names):
             return _once_each(list(zip(own or names, value, strict=True)), value, path)
-    keys = getattr(value, "keys", None)
-    if callable(keys) and hasattr(type(value), "__getitem__"):  # a row of asyncpg or sqlite3, which are no Mappings
-        return _once_each([(name, value[name]) for name in keys()], value, path)
+    if hasattr(value, "keys") and hasattr(type(value), "__getitem__"):  # a row of asyncpg or sqlite3: no Mappings
+        row: Any = value
+        return _once_each([(name, row[name]) for name in row.keys()], value, path)  # noqa: SIM118 - they iterate values
     problem = f"declared struct<{', '.join(names)}> (give a dict, a dataclass or a NamedTuple)"
     raise TypeMismatchError(path, value, problem)
 

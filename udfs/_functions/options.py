@@ -32,7 +32,7 @@ from .._errors.checks import (
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
 from .._limits.budgets.option import CALLS, Budget, Budgets, budget_label
-from .._limits.capacity.option import AdaptiveCapacity, JobCapacity, KeyCapacity, job_capacity
+from .._limits.capacity.option import AdaptiveCapacity, KeyCapacity, capacity_limits, job_capacity
 from .._limits.health.option import CircuitBreaker, ErrorBudget
 from .._limits.rates.option import RateLimit, RateLimits, limit_label
 from .._stores.base import ResultStore, result_store, store_label
@@ -173,8 +173,6 @@ def _shown(value: Any) -> Any:
             return ", ".join(map(budget_label, value))
         case AdaptiveCapacity():
             return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
-        case JobCapacity():
-            return int(value)
         case KeyCapacity():
             return value.label
     return value
@@ -228,7 +226,7 @@ class Options:
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
     store_timeout: float = field(default=1.0, metadata=_by(seconds))
-    job_capacity: JobCapacity | KeyCapacity | None = field(default=None, metadata=_by(optional(job_capacity)))
+    job_capacity: int | KeyCapacity | None = field(default=None, metadata=_by(optional(job_capacity)))
     max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
     budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
     on_spent: OnSpent = field(default=OnSpent.RAISE, metadata=_by(choice(OnSpent)))
@@ -281,7 +279,7 @@ class Options:
 
     @property
     def needs_coordinator(self) -> bool:
-        return any(limit.is_of_job for limit, _ in self.limits)
+        return any(limit.is_of_job for limit, _ in limits_of(self))
 
     @property
     def calls_of_job(self) -> float:
@@ -289,22 +287,9 @@ class Options:
         return self.job_capacity if isinstance(self.job_capacity, int) else math.inf
 
     @property
-    def limits(self) -> list[tuple[Limit, int]]:
-        """What may hold back calls, in the order in which it is asked, each with the first place of its `counted`."""
-        capacity = None if isinstance(self.capacity, int) else self.capacity
-        found: list[tuple[Limit, int]] = []
-        first = 0
-        # The last one first. Budgets have their places behind those of rates (`Spending`).
-        for limit in (RateLimits(self.rate_limit), Budgets(self.budgets), self.job_capacity, capacity):
-            if limit:
-                found.append((limit, first))
-                first += len(limit.counted)
-        return found[::-1]
-
-    @property
     def counted(self) -> list[Place]:
         """What has a place among the costs of an attempt: rate limits, budgets, limits of calls in flight by key."""
-        return [place for limit, _ in reversed(self.limits) for place in limit.counted]
+        return [place for limit, _ in reversed(limits_of(self)) for place in limit.counted]
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -412,3 +397,17 @@ def shows_options(options: type[Any], **defaults: Any) -> Callable[[F], F]:
         return function
 
     return showing
+
+
+def limits_of(options: Options) -> list[tuple[Limit, int]]:
+    """What may hold back calls, in the order in which it is asked, each with the first place of its `counted`."""
+    found: list[tuple[Limit, int]] = []
+    first = 0
+    # The last one first. Budgets have their places behind those of rates (`Spending`).
+    limits: list[Limit] = [RateLimits(options.rate_limit), Budgets(options.budgets)]
+    limits += capacity_limits(options.capacity, options.job_capacity)
+    for limit in limits:
+        if limit:
+            found.append((limit, first))
+            first += len(limit.counted)
+    return found[::-1]

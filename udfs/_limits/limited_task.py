@@ -26,16 +26,20 @@ class Place(Protocol):
     @property
     def by(self) -> Any:
         """The names of the parameters that make its keys; None: it is not by key."""
+        ...
 
     @property
     def asks(self) -> bool:
         """Whether a function of the row's arguments says what a call costs."""
+        ...
 
     def cost_of(self, arguments: Sequence[Any], /) -> float:
         """What a call with these arguments costs."""
+        ...
 
     def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]], /) -> Place:
         """The same, whose function is asked by way of `of_row`."""
+        ...
 
 
 class SettledCosts(Protocol):
@@ -47,6 +51,7 @@ class SettledCosts(Protocol):
 
     def error_of(self, budget: Any, place: int, /) -> Callable[..., Any]:
         """Makes the error of a call that a budget does not let begin."""
+        ...
 
 
 class Limit(Protocol):
@@ -55,16 +60,20 @@ class Limit(Protocol):
     @property
     def is_of_job(self) -> bool:
         """Whether the tasks of a job share it, which needs a coordinator."""
+        ...
 
     @property
     def counted(self) -> Sequence[Place]:
         """What of it has a place among the costs of an attempt."""
+        ...
 
     async def gates(self, task: LimitedTask, first: int, /) -> Sequence[Gate]:
         """Its gates, in the order in which they are asked; `first`: of its places among those of all limits."""
+        ...
 
     def beginnings(self, function: str, /) -> Iterable[Beginning]:
         """What the driver does at the coordinator before a job, so that first calls of the function need not wait."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)

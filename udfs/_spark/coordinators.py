@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from .._errors.exceptions import FatalError, OptionError
 from .._errors.safe import SecretUrl, without_secrets
 from .._functions.key_names import key_name
-from .._functions.options import Options
+from .._functions.options import Options, limits_of
 from .._functions.signature import FunctionSpec
 from .._limits.coordinator.client import Coordinator
 from .._limits.coordinator.names import CoordinatorConfig
@@ -105,7 +105,7 @@ def _application(session: SparkSession) -> str:
 
 def _prepare(config: CoordinatorConfig, options: Options) -> None:
     """Tell the coordinator, once, that no task has a share or permits yet; else the first calls wait to be sure."""
-    begin = dict(one for limit, _ in options.limits for one in limit.beginnings(config.function))
+    begin = dict(one for limit, _ in limits_of(options) for one in limit.beginnings(config.function))
     begin = {name: one for name, one in begin.items() if (config.url, name) not in _prepared}
     if not begin:
         return

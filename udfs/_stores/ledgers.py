@@ -35,14 +35,13 @@ async def kept_beside(
 ) -> AsyncIterator[Kept | None]:
     """The ledger of a budget while the block runs; None beside a store that does not outlast its application."""
     location: Any = location_of(store)
-    kind = None if location is None else location.kind
-    if kind == "redis":
+    if location is not None and location.kind == "redis":
         client = location.client()
         try:
             yield on_redis(client, f"{location.prefix}:asyncudf.budget:{budget}")
         finally:
             await client.aclose()
-    elif kind == "disk":
+    elif location is not None and location.kind == "disk":
         yield in_folder(Path(location.path) / "budgets" / hashlib.sha256(budget.encode()).hexdigest()[:32])
     else:
         yield None

@@ -100,7 +100,7 @@ class ResultCodec:
         self._decode: Any = Decoder(results).decode
         self._is_single = not many
         inside: Any = results if many else annotation | None
-        self._decode_array: Any = Decoder(list[inside]).decode
+        self._decode_array: Any = Decoder(list[inside]).decode  # pyright: ignore[reportInvalidTypeForm]
         self._decode_failure = Decoder(StoredFailure).decode
         self._ttl, self._error_ttl, self._clock = ttl, error_ttl, clock
         self.damaged: int = 0  # values so far that were none of the function's

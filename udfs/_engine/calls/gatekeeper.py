@@ -14,7 +14,7 @@ from ..._errors.call_outcome import CallOutcome
 from ..._errors.exceptions import FatalError
 from ..._errors.failure import Failure
 from ..._errors.records import error_text
-from ..._functions.options import OnError, OnSpent, Options
+from ..._functions.options import OnError, OnSpent, Options, limits_of
 from ..._functions.signature import FunctionSpec
 from ..._limits.budgets.spending import Spending
 from ..._limits.gate import Aside, Gate
@@ -157,7 +157,7 @@ class Gatekeeper:
                 closing=stack,
             )
             gates = [*self._observers]
-            for limit, first in self._options.limits:
+            for limit, first in limits_of(self._options):
                 gates += await limit.gates(limited, first)
             if identity is not None and link is not None:
                 self._share_failures(identity, link, stack)

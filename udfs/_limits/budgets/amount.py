@@ -20,8 +20,13 @@ COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithme
 class Amount(Protocol):
     """What a task reserves from: an amount that it may spend, or a key's in the window of now."""
 
-    is_newly_spent: bool  # the next call that it turns away is the first, of those of all tasks
+    @property
+    def is_newly_spent(self) -> bool:
+        """Whether the next call that it turns away is the first, of those of all tasks."""
+        ...
 
+    @is_newly_spent.setter
+    def is_newly_spent(self, value: bool, /) -> None: ...
     @property
     def during(self) -> Window: ...
     @property
@@ -30,9 +35,11 @@ class Amount(Protocol):
     def spent_by_all(self) -> float: ...
     def ask(self, need: float, /) -> bool:
         """Whether so much may be reserved now."""
+        ...
 
     def is_spent(self, need: float, /) -> bool:
         """Whether so much will never be left."""
+        ...
 
     def reserve(self, need: float, /) -> None: ...
     def settle(self, reserved: float, cost: float, /) -> None:
@@ -47,6 +54,7 @@ class Amounts(Protocol):
     @property
     def seconds_left(self) -> float | None:
         """After which there is another window; None: there is none."""
+        ...
 
     def of(self, key: Key, /) -> Amount: ...
 

@@ -16,7 +16,7 @@ from ..keys import by_label, key_names
 
 if TYPE_CHECKING:
     from ..gate import Gate
-    from ..limited_task import Beginning, LimitedTask
+    from ..limited_task import Beginning, Limit, LimitedTask
 
 
 @public("asyncudf")
@@ -48,44 +48,6 @@ class AdaptiveCapacity:
         if isinstance(value, KeyCapacity):
             raise OptionError(f"{name} bounds all calls of a task; give {value.label} as job_capacity=")
         return value if isinstance(value, cls) else positive_int(value, name)
-
-    is_of_job = False
-    counted = ()
-
-    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
-        from .adaptive import AdaptiveGate, CapacityPolicy
-
-        return [AdaptiveGate(CapacityPolicy(self), task.slots, task.shared_clock)]
-
-    def beginnings(self, function: str) -> Iterable[Beginning]:
-        return ()
-
-
-class JobCapacity(int):
-    """So many calls may be in flight in the whole job."""
-
-    is_of_job = True
-    counted = ()
-
-    @classmethod
-    def of(cls, value: Any, name: str) -> JobCapacity:
-        """What the option `job_capacity=` accepts."""
-        return cls(positive_int(value, name))
-
-    def named(self, function: str) -> str:
-        """The name under which tasks share it."""
-        return f"{function}:{int(self)}"
-
-    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
-        from .task import gates
-
-        return gates(self, task)
-
-    def beginnings(self, function: str) -> Iterable[Beginning]:
-        from .job import prepare_shares
-
-        name = self.named(function)
-        return [(name, partial(prepare_shares, names=[name]))]
 
 
 @public("asyncudf")
@@ -121,12 +83,10 @@ class KeyCapacity:
             raise OptionError("by must be the name of a parameter of the function; for calls of all rows give a number")
         object.__setattr__(self, "by", names)
 
-    is_of_job = True
-    asks = False
-
     @property
-    def counted(self) -> Sequence[KeyCapacity]:
-        return (self,)
+    def asks(self) -> bool:
+        """Whether a function of the row's arguments says what a call costs."""
+        return False
 
     @property
     def label(self) -> str:
@@ -143,19 +103,8 @@ class KeyCapacity:
         """The name under which tasks share it."""
         return f"{function}:{':'.join(self.by)}:{self.calls}"
 
-    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
-        from .keyed import gates
 
-        return gates(self, task, first)
-
-    def beginnings(self, function: str) -> Iterable[Beginning]:
-        from .keyed import prepare_key_shares
-
-        name = self.named(function)
-        return [(name, partial(prepare_key_shares, name=name))]
-
-
-def job_capacity(value: Any, name: str) -> JobCapacity | KeyCapacity:
+def job_capacity(value: Any, name: str) -> int | KeyCapacity:
     """What the option `job_capacity=` accepts."""
     if isinstance(value, KeyCapacity):
         return value
@@ -164,4 +113,78 @@ def job_capacity(value: Any, name: str) -> JobCapacity | KeyCapacity:
             f'{name} must be a whole number, or one KeyCapacity(4, by="tenant") for calls of each key, not '
             f"{safe_repr(value)}"
         )
-    return JobCapacity.of(value, name)
+    return positive_int(value, name)
+
+
+class AdaptiveCalls:
+    """`capacity="auto"` as a limit."""
+
+    is_of_job = False
+    counted = ()
+
+    def __init__(self, capacity: AdaptiveCapacity) -> None:
+        self._capacity = capacity
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .adaptive import AdaptiveGate, CapacityPolicy
+
+        return [AdaptiveGate(CapacityPolicy(self._capacity), task.slots, task.shared_clock)]
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        return ()
+
+
+class CallsOfJob:
+    """A number as `job_capacity=`, as a limit."""
+
+    is_of_job = True
+    counted = ()
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def named(self, function: str) -> str:
+        """The name under which tasks share it."""
+        return f"{function}:{self.calls}"
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .task import gates
+
+        return gates(self, task)
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        from .job import prepare_shares
+
+        name = self.named(function)
+        return [(name, partial(prepare_shares, names=[name]))]
+
+
+class CallsOfKeys:
+    """`KeyCapacity` as a limit."""
+
+    is_of_job = True
+
+    def __init__(self, capacity: KeyCapacity) -> None:
+        self._capacity = capacity
+        self.counted = (capacity,)
+
+    async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
+        from .keyed import gates
+
+        return gates(self._capacity, task, first)
+
+    def beginnings(self, function: str) -> Iterable[Beginning]:
+        from .keyed import prepare_key_shares
+
+        name = self._capacity.named(function)
+        return [(name, partial(prepare_key_shares, name=name))]
+
+
+def capacity_limits(capacity: int | AdaptiveCapacity, of_job: int | KeyCapacity | None) -> list[Limit]:
+    """The limits of calls in flight, those of the job first; a number as `capacity=` is that of the slots."""
+    limits: list[Limit] = []
+    if of_job is not None:
+        limits.append(CallsOfKeys(of_job) if isinstance(of_job, KeyCapacity) else CallsOfJob(of_job))
+    if isinstance(capacity, AdaptiveCapacity):
+        limits.append(AdaptiveCalls(capacity))
+    return limits

@@ -9,11 +9,11 @@ from ..._errors.call_outcome import CallOutcome
 from ..._errors.failure import Failure
 from ..gate import AskingAttempt, Gate, Slots
 from ..limited_task import LimitedTask
-from .option import JobCapacity
+from .option import CallsOfJob
 
 
-def gates(total: JobCapacity, task: LimitedTask) -> list[Gate]:
-    name = total.named(task.function)
+def gates(limit: CallsOfJob, task: LimitedTask) -> list[Gate]:
+    total, name = limit.calls, limit.named(task.function)
     if task.link is None:
         return [OwnShareGate(total, task.slots, task.wake, task.own.shared(OwnShares, name))]
     from .job import CapacityShare
