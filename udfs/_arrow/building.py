@@ -179,11 +179,11 @@ def _joined(values: Sequence[Any], sizes: Iterable[int], join: Callable[[Sequenc
     # its pages anew costs more than all else here.
     offsets = _offsets(sizes, len(values))
     joined = pa.allocate_buffer(int(np.frombuffer(offsets, np.int32)[-1]))
-    room, end = memoryview(joined).cast("B"), 0
+    target, end = memoryview(joined).cast("B"), 0
     for start in range(0, len(values), JOINED_AT_ONCE):
         part = join(values[start : start + JOINED_AT_ONCE])
         begin, end = end, end + len(part)
-        room[begin:end] = part
+        target[begin:end] = part
     return [offsets, joined], []
 
 
