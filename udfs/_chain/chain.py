@@ -224,6 +224,7 @@ class Chain:
         self._fed += 1
         if isinstance(elements, InputBatch):
             self._batches.add(elements)
+            elements = elements.elements
         if self._markers is not None and not self._markers.have_begun:
             elements = self._markers.begin(elements)
         self.head.feed(elements)
