@@ -18,8 +18,8 @@ from asyncudf._chain.environment import TaskEnvironment
 from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.memory import BatchToken, InputBatch
-from asyncudf._engine.stored.elements import RowsAsColumns
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
+from asyncudf._engine.stored.elements import RowsAsColumns
 from asyncudf._observe.counters import TaskCounters
 from asyncudf.testing import VirtualClockLoop
 
@@ -80,8 +80,9 @@ def column(function: Callable[[int], Awaitable[Any]], rows: Sequence[int | None]
     def read(batch: Sequence[int | None]) -> InputBatch:
         given, token = pa.array(batch, pa.int64()), BatchToken()
         values, _ = rows_of("f", [given], None)
-        elements = RowsAsColumns([*values], [token] * len(given)) if "store" in options else records_of(values, repeat(token))
-        return InputBatch(elements, token, size_as_objects(given))
+        if "store" in options:
+            return InputBatch(RowsAsColumns([*values], [token] * len(given)), token, size_as_objects(given))
+        return InputBatch(records_of(values, repeat(token)), token, size_as_objects(given))
 
     return engine(
         function, rows, "ordered", read=read, are_plain=True, write=ResultArrays("f", pa.int64()).array, **options

@@ -56,7 +56,7 @@ BEST = {
     "with store, found": Cost(4.0, 50),
     "column": Cost(8.1, 115),
     'column, NULL with on_null_input="null"': Cost(1.9, 45),
-    "hit": Cost(2.3, 29),
+    "hit": Cost(2.0, 26),
 }
 
 
