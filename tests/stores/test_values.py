@@ -258,6 +258,10 @@ def test_of_one_size_not_all_is_a_result() -> None:
     for other in (two, error, version):
         assert len(other) == len(values[1])
         assert codec.decode_many(keys, [values[0], other, values[2]]) == [[200], None, [202]]
+    # Cut off where results begin, these would be as many results as rows.
+    forged = [b"\x92\x01\x02", b"\x90\xce\x00", b"\x92\x00\x00", b"\x92\x01\x02"]
+    others = [sealed(values[0][:10], KEY, content) for content in forged]
+    assert [*codec.decode_many([KEY] * 4, others)] == [None] * 4
 
 
 def test_of_one_size_a_result_that_is_too_old_is_none() -> None:

@@ -86,11 +86,11 @@ class ColumnTask(Travelling):
         columns, token = self._arguments(batch), BatchToken()
         rows, errors = rows_of(self.function_plan.spec.name, columns, None, self._declared(columns))
         elements: Iterable[InputElement] = records_of(rows, repeat(token))
-        if self.function_plan.options.store is not None and not errors:
-            arguments = [*rows]
-            elements = RowsAsColumns(arguments, [token] * len(arguments))
         if errors:
             elements = with_unreadable(elements, errors)
+        elif self.function_plan.options.store is not None:
+            arguments = [*rows]
+            elements = RowsAsColumns(arguments, [token] * len(arguments))
         return InputBatch(elements, token, sum(map(size_as_objects, columns)))
 
     def _arguments(self, batch: Any) -> tuple[pa.Array, ...]:
