@@ -55,7 +55,7 @@ class SourceReader:
         self._declared = plan.nodes[0].layout.source_types
         self._columns: tuple[int, ...] | None = None
         self._names: tuple[str, ...] | None = None
-        self._function = ""
+        self._function, self._has_store = "", False
         if plan.head is not None and isinstance(factory := plan.head.factory, WaitFactory):
             self._columns = factory.positions
             self._names = factory.names if factory.function_plan.spec.takes_mapping else None
