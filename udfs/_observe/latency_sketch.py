@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ class LatencySketch:
     __slots__ = ("_buckets", "count", "longest", "seconds", "shortest")
 
     def __init__(self) -> None:
-        self._buckets: Counter[int] = Counter()
+        self._buckets: defaultdict[int, int] = defaultdict(int)
         self.count = 0
         self.seconds = 0.0  # of all calls together
         self.shortest = math.inf
@@ -40,19 +41,30 @@ class LatencySketch:
 
     def add(self, latencies: Sequence[float]) -> None:
         """Count calls that took so many seconds each; less than none, by the rounding of a clock, is none."""
-        if latencies:
-            log, ceil, shortest = math.log2, math.ceil, min(latencies)
-            if shortest < 0:
-                latencies, shortest = [max(0.0, latency) for latency in latencies], 0.0
-            self.count += len(latencies)
-            self.seconds += sum(latencies)
-            self.shortest = min(self.shortest, shortest)
-            self.longest = max(self.longest, max(latencies))
-            self._buckets.update([ceil(log(latency + _LEAST) * _PER_LOG) for latency in latencies])
+        if not latencies:
+            return
+        # Sorted, those of a bucket stand side by side, and one logarithm and one search do for all of them: to sort
+        # floats costs less than the logarithm of each.
+        ordered = sorted(latencies)
+        if ordered[0] < 0:
+            ordered = [max(0.0, latency) for latency in ordered]
+        self.count += (count := len(ordered))
+        self.seconds += sum(ordered)
+        self.shortest = min(self.shortest, ordered[0])
+        self.longest = max(self.longest, ordered[-1])
+        buckets, log, power, ceil, start = self._buckets, math.log2, math.exp2, math.ceil, 0
+        while start < count:
+            bucket = ceil(log(ordered[start] + _LEAST) * _PER_LOG)
+            longest, end = power(bucket / _PER_LOG) - _LEAST, start + 1
+            if end < count and ordered[end] <= longest:
+                end = bisect_right(ordered, longest, end)
+            buckets[bucket] += end - start
+            start = end
 
     def merge(self, other: LatencySketch) -> LatencySketch:
         """Add what another sketch has seen; gives this one."""
-        self._buckets.update(other._buckets)
+        for bucket, count in other._buckets.items():
+            self._buckets[bucket] += count
         self.count += other.count
         self.seconds += other.seconds
         self.shortest = min(self.shortest, other.shortest)
@@ -92,7 +104,7 @@ class LatencySketch:
     def from_plain(cls, plain: Mapping[str, Any]) -> LatencySketch:
         sketch = cls()
         sketch._buckets.update({int(bucket): count for bucket, count in plain["buckets"].items()})
-        sketch.count = sketch._buckets.total()
+        sketch.count = sum(sketch._buckets.values())
         sketch.seconds = plain["seconds"]
         if sketch.count:
             sketch.shortest, sketch.longest = plain["extremes"]
