@@ -51,6 +51,18 @@ def test_each_latency_is_in_the_bucket_of_the_formula(latencies: list[float]) ->
         assert bucket in (math.ceil(place - 1e-9), math.ceil(place + 1e-9)), latency
 
 
+def test_it_may_be_read_at_any_time() -> None:
+    """Latencies that come a few at a time are put into buckets many together, and a reader sees all of them."""
+    latencies = [0.001 * (1 + step % 97) for step in range(25_000)]
+    read, unread = LatencySketch(), LatencySketch()
+    for start in range(0, 25_000, 250):
+        read.add(latencies[start : start + 250])
+        assert (read.count, read.longest) == (start + 250, 0.097)
+        unread.add(latencies[start : start + 250])
+    assert unread.histogram() == read.histogram() == sketch_of(latencies).histogram()
+    assert LatencySketch().merge(unread).to_plain()["buckets"] == read.to_plain()["buckets"]
+
+
 def test_the_extremes_and_the_mean_are_exact() -> None:
     """They are those of the calls, and no quantile lies outside; also where a clock did not move, or moved back."""
     sketch = sketch_of([0.1, 0.2, 0.6])
