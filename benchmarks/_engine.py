@@ -25,7 +25,7 @@ from asyncudf.testing import VirtualClockLoop
 
 from ._work import BATCH, batches
 
-__all__ = ("column", "engine")
+__all__ = ("column", "engine", "with_figures")
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
@@ -87,3 +87,10 @@ def column(function: Callable[[int], Awaitable[Any]], rows: Sequence[int | None]
     return engine(
         function, rows, "ordered", read=read, are_plain=True, write=ResultArrays("f", pa.int64()).array, **options
     )
+
+
+async def with_figures(operator: AsyncWaitOperator) -> None:
+    """Run the operator to its end, and make its figures of what was counted for each row, as a task does."""
+    await operator.run()
+    operator.sample(was_blocked=False)
+    operator.counters.totals.to_plain()
