@@ -264,24 +264,3 @@ def test_permits_that_calls_have_not_used_are_there_for_the_one_that_waits(
     run_tasks(server, [ask] * 4, range(50), capacity=50, rate_limit=limit, returnType="double")
     assert max(begun) - min(begun) < 0.6 * 200 * 400 / 5000
     assert max(sum(100 for one in begun if first <= one < first + 1) for first in begun) <= 5000 + 400 + 100
-
-
-async def test_a_store_of_an_executor_keeps_no_ledger() -> None:
-    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b") as ledger:
-        assert ledger is None
-    async with ledger_of(None, "b") as ledger:
-        assert ledger is None
-
-
-def test_an_older_answer_does_not_replace_a_younger_one(server: Server, tmp_path: Path) -> None:
-    async def job(store: ResultStore) -> None:
-        async with ledger_of(store, "b") as ledger:
-            assert ledger is not None
-            await ledger.write("run", 10, 5.0)
-            await ledger.write("run", 9, 99.0)
-            await ledger.write("other", 1, 2.0)
-            assert await ledger.spent_before("new") == 7.0
-            assert await ledger.spent_before("run") == 2.0
-
-    asyncio.run(job(ResultStore.disk(str(tmp_path))))
-    asyncio.run(job(ResultStore.redis(server.url, space_of_its_own())))

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from ..._stores.key_ledgers import Window
+from ..._stores.ledgers import Window
 from ..gate import Key
 from .option import ROUNDING, Budget
 from .windows import WHOLE_TIME, Windows

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ..._errors.exceptions import FatalError
-from ..._stores.key_ledgers import KeyLedger, Window
+from ..._stores.ledgers import Ledger, Window
 from ..coordinator.client import LONGEST_PAUSE
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
@@ -109,7 +109,7 @@ class KeyedBudget(PeriodicTask):
     # _number: of the last question; 0: there was none
 
     def __init__(
-        self, link: TaskLink, name: str, budget: Budget, ledger: KeyLedger | None, wake: Callable[[Key], None]
+        self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | None, wake: Callable[[Key], None]
     ) -> None:
         self._wake = wake
         self._name, self._budget, self._ledger, self.is_settled = name, budget, ledger, budget.is_settled

@@ -12,7 +12,7 @@ from ..._errors.failure import Failure
 from ..._errors.figures import amount_
 from ..._errors.records import error_text
 from ..._errors.safe import one_line
-from ..._stores.key_ledgers import Window
+from ..._stores.ledgers import Window
 from ..gate import AskingAttempt, HostTask
 from ..rates.option import RateLimit
 from .amount import Amount, Amounts
