@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -207,6 +208,43 @@ async def test_no_call_begins_before_the_ledger_is_written(connection: OnGivenTi
         assert "secret" not in str(error)
         assert not budget.ask(1.0)
     await budget.close()
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05, 0.5])
+@pytest.mark.parametrize("divided", [{}, {"per": "day"}, {"by": "tenant"}], ids=["whole", "day", "by"])
+def test_a_far_coordinator_does_not_make_calls_wait_for_each_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch, divided: dict[str, Any], seconds: float
+) -> None:
+    """Of a budget that is settled one call was made a round trip: 30 s for 600 calls, which take 1.5 s."""
+    ended: list[float] = []
+
+    async def ask(tenant: str, x: int) -> float:
+        await asyncio.sleep(seconds)
+        ended.append(asyncio.get_running_loop().time())
+        return 0.5
+
+    trip = 0.05
+    monkeypatch.setattr(engines, "OnGivenTime", lambda server, space: OnGivenTime(server, trip, space))
+    budget = Budget(1000, reserve=1, settle=lambda tenant, x, paid: paid, **divided)
+    rows = [("acme", x) for x in range(600)]
+    run_tasks(server, [ask], rows, capacity=20, budget=budget, returnType="double")
+    assert len(ended) == 600
+    assert max(ended) < 600 / 20 * max(seconds, trip) + 1.0
+
+
+async def test_a_task_asks_ahead_for_no_more_than_it_has_in_flight(connection: OnGivenTime) -> None:
+    """A task that is killed then loses twice what its calls in flight had reserved."""
+    woken, other = asyncio.Event(), asyncio.Event()
+    dead = SharedBudget(linked(connection, "dead", woken.set), "x", Budget(100.0), waiting=lambda _: 5)
+    for _ in range(5):
+        assert await reserve(dead, woken, 1.0)
+    await asyncio.sleep(0.1)
+    dead._task.cancel()
+    alive = SharedBudget(linked(connection, "alive", other.set), "x", Budget(100.0))
+    await asyncio.sleep(BUDGET_LEASE)
+    assert await reserve(alive, other, 100.0 - 2 * 5.0)
+    assert alive.spent_by_all <= 10.0
+    await alive.close()
 
 
 async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) -> None:

@@ -146,7 +146,7 @@ async def test_what_an_earlier_version_has_written_counts(
     woken, calls = asyncio.Event(), 0
     async with coordinator(server, space_of_its_own()) as connection:
         link = linked(connection, "t", woken.set)
-        async with shared_amounts(link, name, budget, store, lambda _: woken.set()) as shared:
+        async with shared_amounts(link, name, budget, store, lambda _: woken.set(), lambda _: 1) as shared:
             while not (amount := shared.of("acme" if budget.by else "")).is_spent(1.0):
                 woken.clear()
                 if amount.ask(1.0):
