@@ -229,7 +229,7 @@ def test_a_far_coordinator_does_not_make_calls_wait_for_each_other(
     rows = [("acme", x) for x in range(600)]
     run_tasks(server, [ask], rows, capacity=20, budget=budget, returnType="double")
     assert len(ended) == 600
-    assert max(ended) < 600 / 20 * max(seconds, trip) + 1.0
+    assert max(ended) < 600 / 20 * max(seconds, trip) + 0.7
 
 
 async def test_a_task_asks_ahead_for_no_more_than_it_has_in_flight(connection: OnGivenTime) -> None:
@@ -239,6 +239,7 @@ async def test_a_task_asks_ahead_for_no_more_than_it_has_in_flight(connection: O
     for _ in range(5):
         assert await reserve(dead, woken, 1.0)
     await asyncio.sleep(0.1)
+    assert dead.ask(1.0), "the next call need not wait"
     dead._task.cancel()
     alive = SharedBudget(linked(connection, "alive", other.set), "x", Budget(100.0))
     await asyncio.sleep(BUDGET_LEASE)
