@@ -68,8 +68,13 @@ class Window(NamedTuple):
 
 def keeps_ledgers(store: ResultStore | None) -> bool:
     """Whether what was spent of a budget with a name is kept beside the results for the next run."""
+    return place_of_ledgers(store) is not None
+
+
+def place_of_ledgers(store: ResultStore | None) -> str | None:
+    """Where the store keeps what was spent, as people are shown it; None if it keeps nothing for the next run."""
     location = location_of(store)
-    return location is not None and location.kind in ("redis", "disk")
+    return str(location) if location is not None and location.kind in ("redis", "disk") else None
 
 
 @contextlib.asynccontextmanager
