@@ -259,7 +259,8 @@ class KeyAmount:
 
     @property
     def _is_low(self) -> bool:
-        return self.available < LOW * self._ahead
+        ahead, available = self._ahead, self.available
+        return available < LOW * ahead and available + self.usual <= ahead
 
     def settle(self, reserved: float, cost: float) -> None:
         self.in_flight -= 1

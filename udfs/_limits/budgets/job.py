@@ -211,7 +211,8 @@ class SharedBudget(PeriodicTask):
 
     @property
     def _is_low(self) -> bool:
-        return self._available < LOW * self._ahead
+        ahead, available = self._ahead, self._available
+        return available < LOW * ahead and available + self._usual <= ahead
 
     def settle(self, reserved: float, cost: float) -> None:
         self._reserved = max(0.0, self._reserved - reserved)
