@@ -64,6 +64,7 @@ OF_PYTHON = {
     # These may come of an answer that could not be read.
     and not issubclass(one, (ExceptionGroup, UnicodeError, AttributeError, AssertionError))
 }  # fmt: skip
+DEADLOCKS = ("40001", "40P01")  # SQLSTATE: could not serialize, and a deadlock
 TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
 
@@ -97,8 +98,8 @@ class Answer(NamedTuple):
             negative nor NaN; 0 for a time in the past; `inf` is possible.
         quota: the code (of `USED_UP`) of an account of which no call will be accepted any more, with a status of an
             error.
-        may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, or
-            an answer that the client could not read.
+        may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, a
+            deadlock of a database, or an answer that the client could not read.
     """
 
     status: int | None = None
@@ -129,8 +130,8 @@ def answer_of(outcome: Any) -> Answer:
         wait = refusal.wait
     is_error = status is not None and status >= LEAST_ERROR
     quota = next((code for code in codes if code in USED_UP), None) if is_error else None
-    may_pass = refusal is None and (not TRANSIENT.isdisjoint(codes) or any(map(is_broken, outcomes)))
-    return Answer(status, refusal, wait, quota, may_pass)
+    passes = not TRANSIENT.isdisjoint(codes) or any(map(is_broken, outcomes)) or any(map(_is_deadlock, outcomes))
+    return Answer(status, refusal, wait, quota, passes and refusal is None)
 
 
 def body_may_ask(status: int | None) -> bool:
@@ -278,9 +279,15 @@ def _statuses(holder: Any) -> Iterator[Any]:
         yield None if said is None else int(said[1])
 
 
+def _is_deadlock(outcome: Any) -> bool:
+    """Whether a database has ended a transaction for the sake of another one: so say asyncpg, psycopg and psycopg2."""
+    return any(type(state) is str and state in DEADLOCKS for state in _attributes(outcome, "sqlstate", "pgcode"))
+
+
 def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[Any]) -> Iterator[float | None]:
-    if (asked := _attribute(outcome, "retry_after")) is not None:
-        yield tried(lambda: seconds_of(asked, {}))
+    for asked in _attributes(outcome, "retry_after", "retry_after_s"):  # the second one is Qdrant's
+        if asked is not None:
+            yield tried(lambda: seconds_of(asked, {}))  # noqa: B023 - called here
     for found in headers:
         for name in MILLISECONDS:
             yield max((number / 1000 for number in read_each(found.get(name), number_in)), default=None)

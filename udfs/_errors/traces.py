@@ -17,6 +17,7 @@ from .safe import presentable, type_name
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
 _cause: Any = vars(BaseException)["__cause__"].__get__
 _context: Any = vars(BaseException)["__context__"].__get__
+_arguments: Any = vars(BaseException)["args"].__get__
 _traceback: Any = vars(BaseException)["__traceback__"].__get__
 _inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 
@@ -24,17 +25,18 @@ _inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 def related(
     error: BaseException, *, context: Callable[[BaseException], BaseException | None] | None = None
 ) -> Iterator[BaseException]:
-    """An exception, those that it was raised from, and those in groups, each once.
+    """An exception, those that it was raised from or wraps, and those in groups, each once.
 
     `context` gives what was being handled when an exception was raised, where that counts too.
     """
-    waiting, seen = [error], set()  # causes may form a circle, or a chain longer than Python's stack
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()  # causes may form a circle, or a chain longer than Python's stack
     while waiting:
         one = waiting.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _cause(one)]
+            waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _wrapped(one), _cause(one)]
 
 
 def replaced(error: BaseException) -> Iterator[BaseException]:
@@ -54,9 +56,16 @@ def _handled_by_its_raiser(error: BaseException) -> BaseException | None:
     return handled if is_by_raiser else None
 
 
+def _wrapped(error: BaseException) -> BaseException | None:
+    """The exception that is the only argument of another one: so some clients name what they wrap."""
+    arguments = _arguments(error)
+    return arguments[0] if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException) else None
+
+
 def is_raised_alone(error: BaseException) -> bool:
-    """Whether it is no group, has no cause, and was raised while no other exception was handled."""
-    return _cause(error) is None and _context(error) is None and not issubclass(type(error), BaseExceptionGroup)
+    """Whether it is no group, has no cause, wraps no other, and was raised while no other exception was handled."""
+    alone = _cause(error) is None and _context(error) is None and _wrapped(error) is None
+    return alone and not issubclass(type(error), BaseExceptionGroup)
 
 
 def frames_of(error: BaseException) -> list[FrameType]:
