@@ -187,7 +187,7 @@ def is_retryable(error: BaseException) -> bool:
     them. False for a refusal with `x-should-retry: false`, for a
     quota that is used up, for every other status, for answers that aiohttp does not read, for wrong certificates, for
     clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a result
-    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`), or wraps; a group
+    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`) or wraps; a group
     is retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
