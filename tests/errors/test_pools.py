@@ -28,7 +28,12 @@ def wrapped() -> Exception:
     return error
 
 
+class WrapperError(Exception):
+    """Names what it wraps as its only argument, and not as its cause: Qdrant's client does."""
+
+
 ERRORS = {
+    "a client that wraps httpx": lambda: WrapperError(httpx.PoolTimeout("")),
     "httpx": lambda: httpx.PoolTimeout(""),
     "a client of httpx": wrapped,
     "httpcore": lambda: of_package("httpcore", "PoolTimeout", ""),
@@ -60,6 +65,14 @@ def test_the_task_fails_under_every_policy_and_names_the_pool_and_the_capacity(e
 
     with pytest.raises(FatalError, match=rf"^call failed in attempt 1, .*\(7,\): .*{SAID}"):
         run_rows(call, range(10), on_error=policy, capacity=30)
+
+
+def test_the_advice_follows_the_message_as_a_sentence_of_its_own() -> None:
+    async def call(x: int) -> int:
+        raise redis.exceptions.ConnectionError("No connection available.")
+
+    with pytest.raises(FatalError, match=r"No connection available\. More requests"):
+        run_rows(call, [1])
 
 
 @pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)

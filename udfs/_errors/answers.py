@@ -64,7 +64,7 @@ OF_PYTHON = {
     # These may come of an answer that could not be read.
     and not issubclass(one, (ExceptionGroup, UnicodeError, AttributeError, AssertionError))
 }  # fmt: skip
-DEADLOCKS = ("40001", "40P01")  # SQLSTATE: could not serialize, and a deadlock
+DEADLOCKS = {"40001", "40P01"}  # SQLSTATE: could not serialize, and a deadlock
 TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
 
@@ -130,7 +130,7 @@ def answer_of(outcome: Any) -> Answer:
         wait = refusal.wait
     is_error = status is not None and status >= LEAST_ERROR
     quota = next((code for code in codes if code in USED_UP), None) if is_error else None
-    passes = not TRANSIENT.isdisjoint(codes) or any(map(is_broken, outcomes)) or any(map(_is_deadlock, outcomes))
+    passes = not TRANSIENT.isdisjoint(codes) or not DEADLOCKS.isdisjoint(codes) or any(map(is_broken, outcomes))
     return Answer(status, refusal, wait, quota, passes and refusal is None)
 
 
@@ -184,10 +184,10 @@ def _status(said: Said) -> int | None:
 
 
 def _codes(said: Said) -> list[str]:
-    """The codes and types of the exceptions, and of the errors that the bodies of their responses describe."""
+    """The codes and types of the exceptions, also of databases, and of the errors that the bodies describe."""
     found = []
     for one, _, _, bodies in said:
-        own = [_code(one), *_attributes(one, "type", "error_code", "reason")]
+        own = [_code(one), *_attributes(one, "type", "error_code", "reason", "sqlstate", "pgcode")]
         found += [*(canonical(code) for code in own if type(code) is str), *chain(*map(codes_in, bodies))]
     return found
 
@@ -277,11 +277,6 @@ def _statuses(holder: Any) -> Iterator[Any]:
     for error in (holder, tried(lambda: holder.args[0])):
         said = TOO_MANY_RESPONSES.fullmatch(tried(lambda: str(error.reason)) or "")  # noqa: B023 - called here
         yield None if said is None else int(said[1])
-
-
-def _is_deadlock(outcome: Any) -> bool:
-    """Whether a database has ended a transaction for the sake of another one: so say asyncpg, psycopg and psycopg2."""
-    return any(type(state) is str and state in DEADLOCKS for state in _attributes(outcome, "sqlstate", "pgcode"))
 
 
 def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[Any]) -> Iterator[float | None]:

@@ -36,7 +36,10 @@ def related(
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _wrapped(one), _cause(one)]
+            arguments = _arguments(one)  # some clients name so what they wrap
+            if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException):
+                waiting.append(arguments[0])
+            waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _cause(one)]
 
 
 def replaced(error: BaseException) -> Iterator[BaseException]:
@@ -56,16 +59,12 @@ def _handled_by_its_raiser(error: BaseException) -> BaseException | None:
     return handled if is_by_raiser else None
 
 
-def _wrapped(error: BaseException) -> BaseException | None:
-    """The exception that is the only argument of another one: so some clients name what they wrap."""
-    arguments = _arguments(error)
-    return arguments[0] if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException) else None
-
-
 def is_raised_alone(error: BaseException) -> bool:
     """Whether it is no group, has no cause, wraps no other, and was raised while no other exception was handled."""
-    alone = _cause(error) is None and _context(error) is None and _wrapped(error) is None
-    return alone and not issubclass(type(error), BaseExceptionGroup)
+    if _cause(error) is not None or _context(error) is not None or issubclass(type(error), BaseExceptionGroup):
+        return False
+    arguments = _arguments(error)
+    return len(arguments) != 1 or not issubclass(type(arguments[0]), BaseException)
 
 
 def frames_of(error: BaseException) -> list[FrameType]:
