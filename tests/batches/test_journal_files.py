@@ -43,7 +43,9 @@ class LocalFiles:
     def names(self, folder: str) -> list[str]:
         return os.listdir(folder) if os.path.isdir(folder) else []
 
-    def read(self, path: str) -> str:
+    def read(self, path: str) -> str | None:
+        if not os.path.exists(path):
+            return None
         self.reads[Path(path).parent.name] += 1
         return Path(path).read_text()
 

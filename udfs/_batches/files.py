@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 class HadoopFiles:
     """The file system that a path is on."""
 
+    # Each name of a package and each call is a question to the JVM: classes are looked up once.
+
     def __init__(self, jvm: Any, configuration: Any, path: str) -> None:
-        self._jvm = jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
         self._files = self._path(path).getFileSystem(configuration)
 
     @classmethod
@@ -41,10 +44,14 @@ class HadoopFiles:
             return []
         return [str(status.getPath().getName()) for status in self._files.listStatus(self._path(folder))]
 
-    def read(self, path: str) -> str:
-        stream = self._files.open(self._path(path))
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if it is not there."""
+        place = self._path(path)
+        if not self._files.exists(place):
+            return None
+        stream = self._files.open(place)
         try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+            return bytes(self._bytes(stream)).decode()
         finally:
             stream.close()
 
@@ -61,9 +68,6 @@ class HadoopFiles:
 
     def delete(self, path: str) -> None:
         self._files.delete(self._path(path), False)
-
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
 
 
 @contextlib.contextmanager

@@ -64,28 +64,32 @@ class JournalFiles:
                 self._read_checkpoint(files)
             found = list[Event]()
             for wave in files.names(self._journal):
-                if wave not in self._waves:
+                if wave.startswith("wave=") and wave not in self._waves:
                     found += self._wave(files, wave)
             return [*self._events, *found]
 
     def _wave(self, files: HadoopFiles, wave: str) -> list[Event]:
         """The events of a wave that is not complete; those of one that is are taken, and never read again."""
         folder = f"{self._journal}/{wave}"
-        names = files.names(folder)
-        is_complete = LINE in names or DONE in names
-        if DONE in names:
-            names = files.names(folder)  # what was written before DONE may have been missed
-        texts = [name for name in names if not name.startswith(("_", "."))]
-        if all(name.endswith(".txt") for name in texts):
-            lines = [line for name in texts for line in files.read(f"{folder}/{name}").splitlines()]
-        else:  # a session may be set to compress them
-            lines = self._by_spark(folder)
+        if (line := files.read(f"{folder}/{LINE}")) is not None:
+            lines, is_complete = [line], True
+        else:
+            lines, is_complete = self._by_tasks(files, folder)
         events = self._parsed(lines, folder)
         if not (is_complete and events):
             return events
         self._waves.add(wave)
         self._events += events
         return []
+
+    def _by_tasks(self, files: HadoopFiles, folder: str) -> tuple[list[str], bool]:
+        """The lines that Spark's tasks have written, and whether all of these have ended."""
+        is_complete = DONE in files.names(folder)
+        names = [name for name in files.names(folder) if not name.startswith(("_", "."))]  # those before DONE are there
+        if not all(name.endswith(".txt") for name in names):  # a session may be set to compress them
+            return self._by_spark(folder), is_complete
+        texts = [files.read(f"{folder}/{name}") or "" for name in names]
+        return [line for text in texts for line in text.splitlines()], is_complete
 
     def _by_spark(self, place: str) -> list[str]:
         return [row["value"] for row in read_files(self._session, place, "text").collect()]
@@ -132,7 +136,7 @@ class JournalFiles:
             if name.startswith("_"):
                 continue
             try:
-                first, *lines = files.read(f"{self._checkpoints}/{name}").splitlines()
+                first, *lines = (files.read(f"{self._checkpoints}/{name}") or "").splitlines()
                 waves = set(json.loads(first)["waves"])
             except Exception as error:  # another process may have written a later one, and deleted it
                 logger.info("the checkpoint %s of %s is not used: %s", name, self._path, error_text(error))

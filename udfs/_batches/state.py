@@ -127,6 +127,7 @@ class StateFolder:
 
     def write_rows(self, keyed: DataFrame) -> dict[str, int]:
         """Write the rows, in place of those that a killed process has left; returns their figures."""
+        # Not by `result_table.counted`: where nothing is observed it would keep the rows, which are kept here anyway.
         observes, seen = engine_of(self.session).observes, Observation()
         with self._settings():
             counted = keyed.observe(seen, *_figures(keyed)) if observes else keyed
