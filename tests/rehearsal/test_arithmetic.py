@@ -142,7 +142,7 @@ class TestTime:
     def test_the_commonest_key_takes_longest(self) -> None:
         pytest.importorskip("msgspec")
         limited = sample(records(costs=lambda n: (1.0,)))
-        one = told(limited, JOB._replace(commonest=[0.75]), rate_limit=RateLimit(1, by="tenant"))
+        one = told(limited, JOB._replace(commonest={0: 0.75}), rate_limit=RateLimit(1, by="tenant"))
         assert one.seconds.low < 1500 < one.seconds.high < 1.6 * one.seconds.low
 
     def test_of_a_limit_that_the_service_tells_its_bounds_are_known(self) -> None:

@@ -22,7 +22,7 @@ from ..._limits.health.failures import FailureBudget, FirstRows
 from ..._limits.health.throttle import RefusalGate
 from ..._limits.limited_task import LimitedTask
 from ..._limits.own_limits import OwnLimits
-from ..._limits.rates.option import TIME_ROUNDING, RateLimits
+from ..._limits.rates.option import TIME_ROUNDING
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..loop.event_loops import seconds_until
@@ -114,11 +114,9 @@ class Gatekeeper:
             redacted=options.redacted,
         )
         self.held_failures: HeldFailures | None = None
-        self.learner: Learner | None = None
-        if RateLimits(options.rate_limit).is_learned:
-            from ..._limits.rates.learned import Learner
-
-            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
+        learners = (limit.learner(operator, operator.loop, self._shared_clock) for limit, _ in limits_of(options))
+        self.learner: Learner | None = next((one for one in learners if one is not None), None)
+        if self.learner is not None:
             self.learner.listeners.append(self.reopen)
         self._observers: list[Gate] = []
         self._breaker: BreakerGate | None = None

@@ -28,6 +28,7 @@ LEAST_SHARE, MORE, BY_CHANCE = 0.1, 2.0, 2 / 3
 RARE_BY_CHANCE = math.log(1e6)
 CALLS_BEFORE = 100  # calls from which on it counts how many of them have failed
 WINDOWS_KEPT = 20  # windows that are remembered for that; enough to tell `failure_rate` from `BY_CHANCE` of it
+MOST_WINDOW = 100_000  # calls: the coordinator keeps WINDOWS_KEPT times as many outcomes
 DOUBTED = 5  # windows of which each may show that more calls fail than chance explains
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -70,7 +71,7 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         share(self.failure_rate, "failure_rate")
-        positive_int(self.window, "window")
+        positive_int(self.window, "window", most=MOST_WINDOW)
         open_for, max_open = self.times
         if max_open < open_for:
             raise OptionError(f"max_open must be at least open_for ({open_for:g} s), not {max_open:g} s")
