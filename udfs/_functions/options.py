@@ -264,6 +264,11 @@ class Options:
         return self.redact is not None
 
     @property
+    def hides_failures(self) -> bool:
+        """Whether nobody sees which rows have failed."""
+        return self.on_error is OnError.NULL
+
+    @property
     def longest_wait(self) -> float:
         """Seconds that a refused row waits at most, whatever the service asks for; 0: refusals are plain errors."""
         return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after
