@@ -13,7 +13,7 @@ from ..._errors.failure import Failure
 from ..._functions.options import OnSpent, Options, limits_of
 from ..._functions.signature import FunctionSpec
 from ..._limits.budgets.spending import Spending
-from ..._limits.gate import Aside, Gate
+from ..._limits.gate import Aside, Gate, LimitKey
 from ..._limits.health.health import Health
 from ..._limits.limited_task import LimitedTask
 from ..._limits.own_limits import OwnLimits
@@ -154,6 +154,7 @@ class Gatekeeper:
     def _use(self, gates: Sequence[Gate]) -> None:
         """From now on attempts ask these gates in this order, after those of the service's health."""
         self._gates = [*self.health.gates, *gates]
+        self._by_place = {gate.place: gate for gate in gates}
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
         self._on_withdrawal = [gate.withdrawn for gate in self._gates if type(gate).withdrawn is not Gate.withdrawn]
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
@@ -265,13 +266,15 @@ class Gatekeeper:
             return
         gate = self.closed_by
         if gate is None:
-            if (held := aside.longest) is not None:
+            if (held := aside.longest(self._awaits_calls)) is not None:
                 place, since, left = held
-                by_key = next(gate for gate in self._gates if gate.place == place)
-                yield Wait(
-                    Waiting.PERMIT, name, since, self._clock() - since + left, f"{by_key.limit} for one of its keys"
-                )
+                detail = f"{self._by_place[place].limit} for one of its keys"
+                yield Wait(Waiting.PERMIT, name, since, self._clock() - since + left, detail)
         elif gate.state is not State.CALLS_BUSY:  # that one waits for the calls in flight
             detail = gate.limit if gate.waiting is Waiting.PERMIT else ""
             left = seconds_until(self._timer, self._operator.loop) if gate.longest == math.inf else math.inf
             yield Wait(gate.waiting, name, gate.closed_since, gate.longest, detail, begun, left)
+
+    def _awaits_calls(self, key: LimitKey) -> bool:
+        place, of = key
+        return self._by_place[place].awaits_calls(of)

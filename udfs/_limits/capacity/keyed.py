@@ -51,6 +51,9 @@ class KeyCallsGate(Gate):
             return 0.0
         return Aside((self.place, key), LOOK_AGAIN if self._calls.lets(key) else None)
 
+    def awaits_calls(self, key: Key | None) -> bool:
+        return key is not None and self._calls.flying(key) > 0
+
     def began(self, attempt: AskingAttempt, now: float) -> None:
         (row,) = attempt.rows
         self._calls.began(self._key(attempt), row)
@@ -120,6 +123,10 @@ class OwnKeyCalls:
     def lets(self, key: Key) -> bool:
         """Whether some calls of the key may begin and have not."""
         return any(calls[key].let for calls in self._shared.calls if key in calls)
+
+    def flying(self, key: Key) -> int:
+        """Calls of the key in flight, of all functions that share them."""
+        return sum(calls[key].in_flight for calls in self._shared.calls if key in calls)
 
     def began(self, key: Key, row: Any) -> None:
         calls = self._calls[key]
@@ -274,6 +281,9 @@ class SharedKeyCalls(PeriodicTask):
 
     def lets(self, key: Key) -> bool:
         return bool(self._shares[key].let)
+
+    def flying(self, key: Key) -> int:
+        return self._shares[key].in_flight if key in self._shares else 0
 
     def began(self, key: Key, row: Any) -> None:
         one = self._shares[key]

@@ -14,7 +14,7 @@ from typing import Any
 from asyncudf.queues._public import public
 
 from ..._errors.call_outcome import CallOutcome
-from ..._errors.checks import discard, is_plain, positive_int, seconds, share
+from ..._errors.checks import LARGEST, discard, is_plain, period, positive_int, share
 from ..._errors.exceptions import OptionError
 from ..._errors.failure import Failure
 from ..._errors.figures import commonest
@@ -82,7 +82,7 @@ class CircuitBreaker:
     @property
     def times(self) -> tuple[float, float]:
         """`open_for` and `max_open` in seconds."""
-        return seconds(self.open_for, "open_for"), seconds(self.max_open, "max_open")
+        return period(self.open_for, "open_for"), period(self.max_open, "max_open")
 
     def outcome_of(self, failure: Failure | None) -> CallOutcome:
         """The outcome of an attempt; only `DOWN` counts as a failure, only `ANSWERED` as a success.
@@ -177,6 +177,10 @@ class ErrorBudget:
         if isinstance(value, ErrorBudget):
             return value
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if is_count and value > LARGEST:
+            raise OptionError(
+                f"{name} must be at most {LARGEST:,} rows, not {safe_repr(value)}; leave it out for any number"
+            )
         if is_count or (isinstance(value, float) and 0 < value <= 1):
             return cls(value)
         raise OptionError(
