@@ -11,19 +11,16 @@ from typing import Any
 
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.failure import Failure
-from ..coordinator.client import LEASE, RUN, Coordinator
-from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from ..coordinator.client import LEASE, LEASE_MARGIN, RUN, Coordinator
+from ..coordinator.link import HURRY_EVERY, KEEP_LIMIT, MOST_KEYS, PACE_SCRIPT, PeriodicTask, TaskLink
 from ..gate import Aside, AskingAttempt, Gate, Key
 from ..limited_task import LimitedTask
 from .option import KeyCapacity
 
-MOST_KEYS = 256  # in one question: a script holds up the server for all others
 IDLE_AFTER = 0.25  # seconds after its last call for which a task keeps what it has of a key
 LOOK_AGAIN = 1.0  # seconds: a row that may begin, and never does as it is late elsewhere, tells nobody
-LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEW_EVERY = 0.6 * LEASE  # seconds
 ASK_EVERY = 0.1 * LEASE  # seconds, at most: leases do not run out in a silence of all tasks of LEASE / 8
-KEYS_KEPT = 86_400_000  # milliseconds that the hash outlives its last use
 
 
 def gates(limit: KeyCapacity, task: LimitedTask, place: int) -> list[Gate]:
@@ -158,7 +155,7 @@ PREPARE = (
     + RUN
     + f"""
 if redis.call('HSETNX', KEYS[1], '@begin', text(now)) == 1 then redis.call('HSET', KEYS[1], '@run', run) end
-redis.call('PEXPIRE', KEYS[1], {KEYS_KEPT})
+redis.call('PEXPIRE', KEYS[1], {KEEP_LIMIT})
 return {{behind()}}
 """
 )
@@ -205,7 +202,7 @@ for i = 5, #ARGV, 3 do
   answer[#answer + 1] = may
   answer[#answer + 1] = awaited and share or 0
 end
-redis.call('PEXPIRE', hash, {KEYS_KEPT})
+redis.call('PEXPIRE', hash, {KEEP_LIMIT})
 return answer
 """
 )
