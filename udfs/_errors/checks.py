@@ -63,7 +63,7 @@ def is_number(value: Any) -> bool:
 
 
 LARGEST = 10**15  # an amount: beyond, sums of floats lose what a call costs
-LONGEST = 3653 * 86_400.0  # seconds of a period: ten years
+LONGEST = 36_525 * 86_400.0  # seconds of a period: a hundred years
 
 
 def amount(value: Any, name: str) -> float:
@@ -78,7 +78,7 @@ def amount(value: Any, name: str) -> float:
 def period(value: Seconds, name: str) -> float:
     """A time span in seconds in which something is allowed anew."""
     if (length := seconds(value, name)) > LONGEST:
-        raise OptionError(f"{name} must be at most ten years ({LONGEST:,.0f} seconds), not {safe_repr(value)}")
+        raise OptionError(f"{name} must be at most a hundred years ({LONGEST:,.0f} seconds), not {safe_repr(value)}")
     return length
 
 

@@ -105,7 +105,7 @@ class RateLimit:
         object.__setattr__(self, "per", _period(self.per))
         if self.interval > LONGEST:
             raise OptionError(
-                f"permits must be at least one in ten years, not {safe_repr(self.permits)} in {self.period:,g} s"
+                f"permits must be at least one in a hundred years, not {safe_repr(self.permits)} in {self.period:,g} s"
             )
         object.__setattr__(self, "scope", choice(Scope)(self.scope, "scope"))
         if self.burst is not None and is_number(self.burst) and self.burst > LARGEST:
