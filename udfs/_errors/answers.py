@@ -1,4 +1,4 @@
-"""The HTTP status, the refusal and the wait in an exception or a response, of whichever client."""
+"""The HTTP status, the refusal and the wait in an exception or a response of any client."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Answer(NamedTuple):
         wait: the seconds that the service asks for, in the error, its headers or its body; of a refusal also those
             until a limit is reset: one with nothing left, else the longest. In a group the longest wait counts. Not
             negative nor NaN; 0 for a time in the past; `inf` is possible.
-        quota: the code (of `USED_UP`) of an account of which no call will be accepted any more, with a status of an
+        quota: the code (of `USED_UP`) of an account that has no call accepted any more, with a status of an
             error.
         may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, or
             an answer that the client could not read.

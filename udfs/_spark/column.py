@@ -172,7 +172,7 @@ def _needs_mark(plan: FunctionPlan, session: Any) -> bool:
 
 
 def check_limits_in_sql(name: str, options: Options, session: Any) -> None:
-    """Raises OptionError for a function of SQL whose tasks could not tell of which query they are, and must."""
+    """Raises OptionError for a function of SQL whose tasks must know their query and cannot."""
     unnamed = any(budget.name is None for budget in options.budgets)
     if unnamed and session is not None and not (engine := engine_of(session)).tells_tasks:
         what = "a budget without a name" if options.max_calls is None else "max_calls"

@@ -1,4 +1,4 @@
-"""The coordinator of limits over a whole job: where a function's tasks find it, and the one that the driver starts."""
+"""The coordinator of limits over a whole job: where a function's tasks find it, and how the driver starts it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ResultCodec:
         self.damaged += number
 
     def kept(self, key: bytes, results: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
-        """The results of a row as bytes, and as they are read back, of which there may be none or many.
+        """The results of a row (none, one or many) as bytes, and as they are read back.
 
         None if they have no such form, or are of another type than was declared.
         """

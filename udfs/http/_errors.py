@@ -32,7 +32,7 @@ Wait = float | str | timedelta | datetime | None
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
 LEAST_REDIRECT = 300  # status
-MOVED = (301, 302)  # statuses of which aiohttp makes a GET, after a POST
+MOVED = (301, 302)  # after a POST aiohttp follows these with a GET
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 

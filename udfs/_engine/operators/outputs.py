@@ -140,7 +140,7 @@ class Following(Protocol):
 class ChainingOutput(StreamOutput):
     """Passes a record straight to the next operator of the same chain, which sees its projection.
 
-    `unreadable` makes what that sees of a record of which it cannot read a value, or raises the error.
+    `unreadable` makes what that sees of a record with a value that it cannot read, or raises the error.
     """
 
     def __init__(

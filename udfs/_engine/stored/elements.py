@@ -32,7 +32,7 @@ class LookedUpRow(StreamRecord):
 
 
 class UnreadableRow(StreamRecord):
-    """A row of which a value cannot be read: it has failed with this error, and is not called."""
+    """A row with a value that cannot be read: it has failed with this error, and is not called."""
 
     key = None  # of a result in the store
     error: BaseException

@@ -34,7 +34,7 @@ class LookedUpInput(Inlet, Protocol):
     may_have_more: bool  # False when everything was taken out of it
 
     @property
-    def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
+    def has_batches(self) -> bool:  # whether there is a batch behind that from which elements are taken
         ...
 
     def request_from(self, request_rows: Callable[[], None], /) -> None: ...
