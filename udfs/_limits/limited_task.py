@@ -82,6 +82,8 @@ class Limit:
 
     __slots__ = ()
 
+    holds_back = True  # whether calls wait for it while slots are free
+
     @property
     def of_job(self) -> Sequence[OfJob]:
         """What of it the tasks of a job share, which needs a coordinator."""
@@ -96,11 +98,6 @@ class Limit:
     def calls_of_job(self) -> float:
         """Calls of the whole job that it lets be in flight at once; inf if it bounds something else."""
         return math.inf
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether calls wait for it while slots are free."""
-        return True
 
     @property
     def paces(self) -> Sequence[Pace]:

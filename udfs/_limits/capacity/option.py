@@ -151,10 +151,12 @@ OF_QUERY = OfJob("job_capacity", None, takes_name=False)
 class CallsOfJob(Limit):
     """A number as `job_capacity=`, as a limit."""
 
-    of_job = (OF_QUERY,)
-
     def __init__(self, calls: int) -> None:
         self.calls = calls
+
+    @property
+    def of_job(self) -> Sequence[OfJob]:
+        return (OF_QUERY,)
 
     @property
     def calls_of_job(self) -> float:
@@ -179,10 +181,12 @@ class CallsOfJob(Limit):
 class CallsOfKeys(Limit):
     """`KeyCapacity` as a limit."""
 
-    of_job = (OF_QUERY,)
-
     def __init__(self, capacity: KeyCapacity) -> None:
         self._capacity = capacity
+
+    @property
+    def of_job(self) -> Sequence[OfJob]:
+        return (OF_QUERY,)
 
     @property
     def counted(self) -> Sequence[KeyCapacity]:

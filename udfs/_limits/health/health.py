@@ -48,6 +48,7 @@ class CallingTask(HostTask, Protocol):
 
     def rows_under_way(self) -> list[OpenRow]:
         """The rows that have been taken and are not done."""
+        ...
 
     def health_changed(self) -> None:
         """Another task may have opened or closed the circuit breaker."""
@@ -155,7 +156,7 @@ class Health:
 
     @property
     def is_broken(self) -> bool:
-        return self.breaker is not None and self.breaker.is_broken
+        return self.breaker is not None and self.breaker.breaker.open_since is not None
 
     def looks_down(self, failure: Failure) -> bool:
         """Whether there is a circuit breaker, and a failure looks as if the service were dead."""
