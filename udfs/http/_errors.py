@@ -183,11 +183,12 @@ def is_retryable(error: BaseException) -> bool:
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
     connections that fail or break, for answers that a client could not read, such as half a JSON, for too many open
-    files, and for timeouts, `attempt_timeout=` among them. False for a refusal with `x-should-retry: false`, for a
+    files, a client's pool without a free connection, deadlocks of databases, and for timeouts, `attempt_timeout=` among
+    them. False for a refusal with `x-should-retry: false`, for a
     quota that is used up, for every other status, for answers that aiohttp does not read, for wrong certificates, for
     clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a result
-    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group is
-    retryable only if everything in it is.
+    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`) or wraps; a group
+    is retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
