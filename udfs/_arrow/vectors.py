@@ -249,7 +249,7 @@ def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
         return pd.Series(list(values), dtype=object)
     array = pa.array(values, type=known)
     if not array.null_count or not (is_flag or is_whole):
-        return array.to_pandas()
+        return array.to_pandas().copy()  # for functions that write to it: without a NULL it is Arrow's own memory
     dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{known.bit_width}")
     return array.to_pandas(types_mapper=lambda _: dtype)
 
