@@ -16,6 +16,7 @@ import urllib.error
 from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
 import pytest
 import urllib3
 
@@ -306,3 +307,22 @@ def test_an_error_whose_own_code_fails_tells_nothing() -> None:
             raise ValueError("no reason")
 
     assert outcome_of(RpcError()) is NOTHING
+
+
+@pytest.mark.parametrize("name", ["DeadlockDetectedError", "SerializationError"])
+def test_a_transaction_that_collided_with_others_may_succeed_later(name: str) -> None:
+    """PostgreSQL asks to try it again. Rows of concurrent upserts failed although they had attempts left."""
+    error = getattr(asyncpg.exceptions, name)("collided")
+    assert is_retryable(error)
+    assert is_retryable(caused_by(error))
+    assert outcome_of(error) is NOTHING  # the service is up: no breaker opens
+
+
+@pytest.mark.parametrize("name", ["UniqueViolationError", "UndefinedTableError", "SyntaxOrAccessError"])
+def test_a_statement_that_is_wrong_stays_wrong(name: str) -> None:
+    assert not is_retryable(getattr(asyncpg.exceptions, name)("no"))
+
+
+def test_what_only_looks_like_a_database_error_is_none() -> None:
+    assert not is_retryable(of_client("Odd", sqlstate=["40001"]))
+    assert not is_retryable(of_client("Odd", sqlstate=40001))
