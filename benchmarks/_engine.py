@@ -19,12 +19,13 @@ from asyncudf._chain.function_plan import FunctionPlan
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.memory import BatchToken, InputBatch
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
+from asyncudf._engine.stored.elements import RowsAsColumns
 from asyncudf._observe.counters import TaskCounters
 from asyncudf.testing import VirtualClockLoop
 
 from ._work import BATCH, batches
 
-__all__ = ("column", "engine")
+__all__ = ("column", "engine", "with_figures")
 
 TIMEOUT = 5.0  # seconds; a deadline for every row
 LINGER = 0.1
@@ -49,7 +50,8 @@ def engine(
         if batch is None:
             loop.call_soon(operator.end_of_input)
         else:
-            loop.call_soon(operator.feed, read(batch))
+            batch = read(batch)
+            loop.call_soon(operator.feed, batch.elements if isinstance(batch, InputBatch) else batch)
 
     udf = async_pandas_udf(function, output_mode=mode, timeout=TIMEOUT, **options)  # type: ignore[call-overload]
     stored = None
@@ -78,8 +80,17 @@ def column(function: Callable[[int], Awaitable[Any]], rows: Sequence[int | None]
     def read(batch: Sequence[int | None]) -> InputBatch:
         given, token = pa.array(batch, pa.int64()), BatchToken()
         values, _ = rows_of("f", [given], None)
+        if "store" in options:
+            return InputBatch(RowsAsColumns([*values], [token] * len(given)), token, size_as_objects(given))
         return InputBatch(records_of(values, repeat(token)), token, size_as_objects(given))
 
     return engine(
         function, rows, "ordered", read=read, are_plain=True, write=ResultArrays("f", pa.int64()).array, **options
     )
+
+
+async def with_figures(operator: AsyncWaitOperator) -> None:
+    """Run the operator to its end, and make its figures of what was counted for each row, as a task does."""
+    await operator.run()
+    operator.sample(was_blocked=False)
+    operator.counters.totals.to_plain()

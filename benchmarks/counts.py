@@ -31,7 +31,7 @@ import pyarrow as pa
 from asyncudf import CircuitBreaker, RateLimit, ResultStore, RetryStrategy
 from asyncudf.testing import MemoryStore, VirtualClockLoop
 
-from ._engine import column, engine
+from ._engine import column, engine, with_figures
 from ._work import CAPACITY, batches, instant, pulled, run, suspends_once
 
 __all__ = ("PERF", "PROGRAMS", "ROWS", "Account", "counted", "counter", "instructions")
@@ -67,11 +67,11 @@ async def through_engine(
     mode: str = "ordered",
 ) -> None:
     """The function and what is shared by its rows are made anew for each run."""
-    await engine(function(), range(rows), mode, **options()).run()
+    await with_figures(engine(function(), range(rows), mode, **options()))
 
 
 async def through_column(values: Sequence[int | None], **options: Any) -> None:
-    await column(instant, values, **options).run()
+    await with_figures(column(instant, values, **options))
 
 
 @functools.cache

@@ -77,6 +77,22 @@ def test_the_job_ends_with_one_message_that_says_how_the_next_run_goes_on(tmp_pa
         run_rows(Paid(), "abcdefghij", capacity=1, budget=dataclasses.replace(PRICES, name="reviews"), **kept)
 
 
+def test_figures_tell_two_budgets_of_one_unit_apart() -> None:
+    """What the last one of the list had spent was told for both."""
+
+    async def ask(x: int, context: RuntimeContext) -> float:
+        context.spend(0.25, "USD")
+        context.spend(7, "tokens")
+        return 0.5
+
+    day = Budget(100, reserve=1, settle=lambda x, paid: paid, name="day")
+    month = Budget(1000, reserve=2, settle=lambda x, paid: 2 * paid, name="month")
+    for budgets in ([day, month], [month, day]):
+        told = figures(ask, range(4), budget=budgets)
+        assert told.spent == {'USD of "day"': 3.0, 'USD of "month"': 5.0, "tokens": 28.0}
+    assert figures(ask, range(4), budget=month).spent == {"USD": 5.0, "tokens": 28.0}
+
+
 def test_rows_without_a_budget_are_dead_letters_or_captured() -> None:
     side: dict[OutputTag, list[Any]] = {}
     options: dict[str, Any] = {"capacity": 1, "budget": PRICES}

@@ -11,13 +11,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
-from asyncudf import OptionError, RateLimit, async_pandas_udf
+from asyncudf import Budget, OptionError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._spark.coordinators import coordinator_config, coordinator_url
 from tests.kit.coordinators import Server, drivers_servers, start_server, start_server_again, watchdog_of
 
@@ -126,6 +127,39 @@ def test_a_server_that_was_away_when_a_query_was_planned_is_told_of_its_limits_b
         client.flushall()
         coordinator_config(udf.spec, udf.options, session())
         assert not client.keys()  # once is enough
+
+
+def test_functions_that_keep_what_they_spend_of_one_budget_in_two_places_are_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a function without a store had spent was not known to the next run, and nobody said so."""
+
+    def plan(budget: Budget, store: ResultStore | None, x: Any = limited) -> list[str]:
+        caplog.clear()
+        options: dict[str, Any] = {"version": "1"} if store is not None else {}
+        udf = async_pandas_udf(budget=budget, store=store, coordinator="redis://cache", returnType="int", **options)(x)
+        coordinator_config(udf.spec, udf.options, session())
+        return [record.getMessage() for record in caplog.records]
+
+    async def other(x: int) -> int:
+        return x
+
+    reviews, kept = Budget(5, reserve=1, name="reviews"), ResultStore.disk(tmp_path)
+    assert plan(reviews, kept) == []
+    assert plan(reviews, ResultStore.disk(tmp_path, max_bytes=2**28), other) == [], "the place is the same"
+    (told,) = plan(reviews, None, other)
+    assert "the budget 'reviews' is one for limited, which keeps it in" in told
+    assert "and for other, which keeps it nowhere" in told
+    assert "Give both one disk or Redis store=" in told
+    assert plan(reviews, None, other) == [], "once"
+    (told,) = plan(reviews, ResultStore.redis("redis://me:secret@host"))
+    assert "secret" not in told
+    for separate in (
+        Budget(5, reserve=1),
+        Budget(5, reserve=1, name="reviews", per="day"),
+        Budget(5, "calls", name="reviews"),
+    ):
+        assert plan(separate, None) == [], "it is another budget"
 
 
 def test_a_server_that_does_not_come_back_is_replaced(

@@ -16,7 +16,7 @@ from asyncudf._limits.budgets.job import BUDGET_LEASE
 from asyncudf._limits.budgets.keyed import KeyedBudget
 from asyncudf._limits.budgets.windows import DAY, window_at
 from asyncudf._limits.coordinator.client import Coordinator
-from asyncudf._stores.key_ledgers import KeyLedger, Window, key_ledger_of
+from asyncudf._stores.ledgers import Ledger, ledger_of
 from tests.chaos.divided_budgets import run_program
 from tests.kit.coordinators import SERVER_TIME, OnGivenTime, Server, coordinator, linked, space_of_its_own
 from tests.kit.engines import run_tasks
@@ -30,9 +30,7 @@ MIDNIGHT = window_at("day", SERVER_TIME).end - SERVER_TIME  # on a loop's clock
 class Task:
     """A task that shares a budget, and makes calls of its keys by hand."""
 
-    def __init__(
-        self, connection: Coordinator, budget: Budget, name: str = "t", ledger: KeyLedger | None = None
-    ) -> None:
+    def __init__(self, connection: Coordinator, budget: Budget, name: str = "t", ledger: Ledger | None = None) -> None:
         self.woken, self.error = asyncio.Event(), list[BaseException]()
 
         def fail(error: BaseException) -> None:
@@ -145,7 +143,7 @@ class TestMidnight:
         self, connection: OnGivenTime, tmp_path: Path
     ) -> None:
         tomorrow = window_at("day", SERVER_TIME + DAY)
-        async with key_ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
+        async with ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
             assert ledger is not None
             await ledger.add(tomorrow, "before", 1, {"a": 7.0})
             task = Task(connection, DAILY, ledger=ledger)
@@ -168,7 +166,7 @@ class TestLedger:
         store = self.store(kind, server, tmp_path)
 
         async def run(amount: float, *, is_killed: bool) -> list[int]:
-            async with key_ledger_of(store, "b") as ledger, coordinator(server, space_of_its_own()) as connection:
+            async with ledger_of(store, "b") as ledger, coordinator(server, space_of_its_own()) as connection:
                 task = Task(connection, dataclasses.replace(PAID, amount=amount, name=None), space_of_its_own(), ledger)
                 if is_killed:
                     assert await task.reserve("a")
@@ -182,32 +180,12 @@ class TestLedger:
         asyncio.run(run(6, is_killed=True))
         assert asyncio.run(run(6, is_killed=False)) == [1, 2]
 
-    def test_a_batch_that_is_sent_again_counts_once_and_old_windows_are_dropped(
-        self, server: Server, tmp_path: Path, kind: str
-    ) -> None:
-        first, second = Window(100.0, 200.0, "first"), Window(200.0, 4e9, "second")
-
-        async def job() -> None:
-            async with key_ledger_of(self.store(kind, server, tmp_path), "b") as ledger:
-                assert ledger is not None
-                assert await ledger.newest() == 0.0
-                await ledger.add(first, "t", 1, {"a": 2.0})
-                await ledger.add(second, "t", 2, {"a": 3.0, "b": 0.5})
-                if kind == "redis":  # where an answer can be lost
-                    await ledger.add(second, "t", 2, {"a": 3.0, "b": 0.5})
-                await ledger.add(second, "other", 1, {"a": -1.0})
-                assert await ledger.newest() == 200.0
-                assert await ledger.spent(second, ["a", "b", "c"]) == {"a": 2.0, "b": 0.5, "c": 0.0}
-                assert await ledger.spent(first, ["a"]) == {"a": 0.0}
-
-        asyncio.run(job())
-
 
 class TestLostMemory:
     async def test_what_a_key_has_spent_is_read_from_the_ledger_again(
         self, connection: OnGivenTime, tmp_path: Path
     ) -> None:
-        async with key_ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
+        async with ledger_of(ResultStore.disk(tmp_path), "b") as ledger:
             task, other = Task(connection, PAID, "t", ledger), Task(connection, PAID, "other", ledger)
             in_flight = [await task.reserve("a") for _ in range(4)]
             (await other.reserve("a")).settle(1.0, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -209,6 +210,44 @@ async def test_no_call_begins_before_the_ledger_is_written(connection: OnGivenTi
     await budget.close()
 
 
+@pytest.mark.parametrize("seconds", [0.001, 0.05, 0.5])
+@pytest.mark.parametrize("divided", [{}, {"per": "day"}, {"by": "tenant"}], ids=["whole", "day", "by"])
+def test_a_far_coordinator_does_not_make_calls_wait_for_each_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch, divided: dict[str, Any], seconds: float
+) -> None:
+    """Of a budget that is settled one call was made a round trip: 30 s for 600 calls, which take 1.5 s."""
+    ended: list[float] = []
+
+    async def ask(tenant: str, x: int) -> float:
+        await asyncio.sleep(seconds)
+        ended.append(asyncio.get_running_loop().time())
+        return 0.5
+
+    trip = 0.05
+    monkeypatch.setattr(engines, "OnGivenTime", lambda server, space: OnGivenTime(server, trip, space))
+    budget = Budget(1000, reserve=1, settle=lambda tenant, x, paid: paid, **divided)
+    rows = [("acme", x) for x in range(600)]
+    run_tasks(server, [ask], rows, capacity=20, budget=budget, returnType="double")
+    assert len(ended) == 600
+    assert max(ended) < 600 / 20 * max(seconds, trip) + 0.7
+
+
+async def test_a_task_asks_ahead_for_no_more_than_it_has_in_flight(connection: OnGivenTime) -> None:
+    """A task that is killed then loses twice what its calls in flight had reserved."""
+    woken, other = asyncio.Event(), asyncio.Event()
+    dead = SharedBudget(linked(connection, "dead", woken.set), "x", Budget(100.0), waiting=lambda _: 5)
+    for _ in range(5):
+        assert await reserve(dead, woken, 1.0)
+    await asyncio.sleep(0.1)
+    assert dead.ask(1.0), "the next call need not wait"
+    dead._task.cancel()
+    alive = SharedBudget(linked(connection, "alive", other.set), "x", Budget(100.0))
+    await asyncio.sleep(BUDGET_LEASE)
+    assert await reserve(alive, other, 100.0 - 2 * 5.0)
+    assert alive.spent_by_all <= 10.0
+    await alive.close()
+
+
 async def test_a_budget_with_a_name_outlives_a_night(connection: OnGivenTime) -> None:
     """It was forgotten after an hour, and then spent again."""
     named = Budget(3.0, CALLS, name=space_of_its_own())
@@ -264,24 +303,3 @@ def test_permits_that_calls_have_not_used_are_there_for_the_one_that_waits(
     run_tasks(server, [ask] * 4, range(50), capacity=50, rate_limit=limit, returnType="double")
     assert max(begun) - min(begun) < 0.6 * 200 * 400 / 5000
     assert max(sum(100 for one in begun if first <= one < first + 1) for first in begun) <= 5000 + 400 + 100
-
-
-async def test_a_store_of_an_executor_keeps_no_ledger() -> None:
-    async with ledger_of(ResultStore.executor(max_bytes=2**24), "b") as ledger:
-        assert ledger is None
-    async with ledger_of(None, "b") as ledger:
-        assert ledger is None
-
-
-def test_an_older_answer_does_not_replace_a_younger_one(server: Server, tmp_path: Path) -> None:
-    async def job(store: ResultStore) -> None:
-        async with ledger_of(store, "b") as ledger:
-            assert ledger is not None
-            await ledger.write("run", 10, 5.0)
-            await ledger.write("run", 9, 99.0)
-            await ledger.write("other", 1, 2.0)
-            assert await ledger.spent_before("new") == 7.0
-            assert await ledger.spent_before("run") == 2.0
-
-    asyncio.run(job(ResultStore.disk(str(tmp_path))))
-    asyncio.run(job(ResultStore.redis(server.url, space_of_its_own())))

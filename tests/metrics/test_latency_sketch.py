@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from asyncudf._observe.latency_sketch import LatencySketch
 
 LATENCIES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=200)
+CLOSE = [scale * (1 + step / 200) for scale in (2e-7, 0.02) for step in range(100)]  # several in each bucket
 
 
 def sketch_of(latencies: list[float]) -> LatencySketch:
@@ -38,6 +39,28 @@ def test_parts_add_up_to_the_whole(latencies: list[float], cut: int) -> None:
     assert travelled.histogram() == whole.histogram()
     assert (travelled.count, travelled.shortest, travelled.longest) == (whole.count, whole.shortest, whole.longest)
     assert math.isclose(travelled.seconds, whole.seconds)
+
+
+@given(st.one_of(st.lists(st.floats(0, 1e6), min_size=1), st.lists(st.sampled_from(CLOSE), min_size=1, max_size=2_000)))
+def test_each_latency_is_in_the_bucket_of_the_formula(latencies: list[float]) -> None:
+    """Sketches of older versions, which are stored, have the same buckets; only at a bound may rounding decide."""
+    buckets = sketch_of(latencies).to_plain()["buckets"]
+    found = [int(bucket) for bucket, count in buckets.items() for _ in range(count)]
+    for latency, bucket in zip(sorted(latencies), found, strict=True):
+        place = math.log(latency + 1e-8) / math.log(1.01 / 0.99)
+        assert bucket in (math.ceil(place - 1e-9), math.ceil(place + 1e-9)), latency
+
+
+def test_it_may_be_read_at_any_time() -> None:
+    """Latencies that come a few at a time are put into buckets many together, and a reader sees all of them."""
+    latencies = [0.001 * (1 + step % 97) for step in range(25_000)]
+    read, unread = LatencySketch(), LatencySketch()
+    for start in range(0, 25_000, 250):
+        read.add(latencies[start : start + 250])
+        assert (read.count, read.longest) == (start + 250, 0.097)
+        unread.add(latencies[start : start + 250])
+    assert unread.histogram() == read.histogram() == sketch_of(latencies).histogram()
+    assert LatencySketch().merge(unread).to_plain()["buckets"] == read.to_plain()["buckets"]
 
 
 def test_the_extremes_and_the_mean_are_exact() -> None:

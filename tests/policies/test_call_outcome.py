@@ -10,13 +10,13 @@ import http.client
 import io
 import shutil
 import socket
+import sqlite3
 import ssl
 import types
 import urllib.error
 from types import SimpleNamespace
 from typing import Any
 
-import asyncpg
 import pytest
 import urllib3
 
@@ -34,6 +34,12 @@ def of_client(line: str, *args: Any, **attributes: Any) -> Exception:
         kind = getattr(builtins, name, None) or types.new_class(name.strip("_"), (kind,))
     error = kind(*args)
     error.__dict__.update(attributes)
+    return error
+
+
+def of_database(module: str, *args: Any, **attributes: Any) -> Exception:
+    error = of_client("OperationalError", *args, **attributes)
+    type(error).__module__ = module
     return error
 
 
@@ -119,7 +125,23 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("CrashShutdownError OperatorInterventionError PostgresError"), DOWN),
         (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError"), NOTHING),
         (of_client("InterfaceError InterfaceMessage"), NOTHING),
+        (of_client("DeadlockDetectedError TransactionRollbackError PostgresError", sqlstate="40P01"), DOWN),
+        (of_client("SerializationError TransactionRollbackError PostgresError", sqlstate="40001"), DOWN),
+        (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError", sqlstate="23505"), NOTHING),
     ],
+    "psycopg": [
+        (of_database("psycopg", "the connection is closed"), DOWN),
+        (of_database("psycopg.errors", "disk full", sqlstate="53100"), NOTHING),
+        (of_database("psycopg.errors", "deadlock detected", sqlstate="40P01"), DOWN),
+        (of_client("OperationalError", "deadlock detected", pgcode="40P01"), DOWN),  # of psycopg2
+    ],
+    "pymysql": [
+        (of_database("pymysql.err", 2013, "Lost connection to MySQL server during query"), DOWN),
+        (of_database("pymysql.err", 1213, "Deadlock found when trying to get lock"), DOWN),
+        (of_database("pymysql.err", 1045, "Access denied"), NOTHING),
+        (of_database("pymysql.err"), NOTHING),
+    ],
+    "sqlite3": [(sqlite3.OperationalError("no such table: t"), NOTHING)],
     "redis": [
         (of_client("ConnectionError_ RedisError"), DOWN),
         (of_client("BusyLoadingError ConnectionError_ RedisError"), DOWN),
@@ -307,22 +329,3 @@ def test_an_error_whose_own_code_fails_tells_nothing() -> None:
             raise ValueError("no reason")
 
     assert outcome_of(RpcError()) is NOTHING
-
-
-@pytest.mark.parametrize("name", ["DeadlockDetectedError", "SerializationError"])
-def test_a_transaction_that_collided_with_others_may_succeed_later(name: str) -> None:
-    """PostgreSQL asks to try it again. Rows of concurrent upserts failed although they had attempts left."""
-    error = getattr(asyncpg.exceptions, name)("collided")
-    assert is_retryable(error)
-    assert is_retryable(caused_by(error))
-    assert outcome_of(error) is NOTHING  # the service is up: no breaker opens
-
-
-@pytest.mark.parametrize("name", ["UniqueViolationError", "UndefinedTableError", "SyntaxOrAccessError"])
-def test_a_statement_that_is_wrong_stays_wrong(name: str) -> None:
-    assert not is_retryable(getattr(asyncpg.exceptions, name)("no"))
-
-
-def test_what_only_looks_like_a_database_error_is_none() -> None:
-    assert not is_retryable(of_client("Odd", sqlstate=["40001"]))
-    assert not is_retryable(of_client("Odd", sqlstate=40001))

@@ -53,10 +53,10 @@ BEST = {
     'with capacity="auto"': Cost(94.8, 1635, 1.4),
     "with store, missed": Cost(105.5, 1699, 1.08),
     "with store on disk, missed": Cost(157.1, 2408, 1.33, 0.035),
-    "with store, found": Cost(4.0, 50),
+    "with store, found": Cost(3.6, 47),
     "column": Cost(8.1, 115),
     'column, NULL with on_null_input="null"': Cost(1.9, 45),
-    "hit": Cost(2.3, 29),
+    "hit": Cost(2.0, 26),
 }
 
 

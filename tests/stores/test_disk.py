@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from asyncudf import AsyncUDFError, ResultStore
-from asyncudf._stores.ledgers import FolderLedger, locked
 from asyncudf._stores.lmdb_files import RotatingFiles
 from asyncudf._stores.local import LEASE_FILES, SMALLEST, LocalResults
 from tests.kit.stores import begin_another_file, key
@@ -221,16 +219,3 @@ async def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     files = [folder, *folder.iterdir()]
     assert len(files) == 4 + LEASE_FILES  # the folder, results, LMDB's lock, ours, and those of leases
     assert {one.stat().st_mode & 0o077 for one in files} == {0}
-
-
-def test_what_runs_have_spent_is_written_by_one_task_at_a_time(tmp_path: Path) -> None:
-    """Another one waits: two that write at once would lose an amount."""
-    ledger = FolderLedger(tmp_path / "budget")
-    asyncio.run(ledger.write("first", 1, 0.5))
-    other = threading.Thread(target=lambda: asyncio.run(ledger.write("second", 1, 0.25)))
-    with locked(tmp_path / "budget"):
-        other.start()
-        other.join(0.3)
-        assert other.is_alive()
-    other.join(60)
-    assert asyncio.run(ledger.spent_before("third")) == 0.75

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from asyncudf import async_pandas_udf
@@ -14,6 +15,8 @@ from asyncudf._engine.stored.stored_results import DECODED_AT_ONCE, KEYS_AT_ONCE
 from asyncudf._stores.keys import ResultKeys
 from asyncudf._stores.values import ResultCodec
 from asyncudf.testing import MemoryStore
+from tests.kit.bridges import column
+from tests.kit.stores import SlowStore
 
 
 class NotedCodec(ResultCodec):
@@ -75,3 +78,36 @@ def test_a_damaged_result_among_others_costs_no_other(caplog: pytest.LogCaptureF
     assert [record.message for record in caplog.records] == [
         "2 results in the store of f are damaged or not its own; the function is called in their place"
     ]
+
+
+def column_of(values: Sequence[int | None], store: SlowStore, calls: list[int], **options: Any) -> list[Any]:
+    """What a column gives back for batches of 1,500 rows; each call notes its argument."""
+
+    async def tenfold(x: int | None) -> int | None:
+        assert x is not None
+        calls.append(x)
+        return x * 10
+
+    batches = [pa.array(values[at : at + 1_500], pa.int64()) for at in range(0, len(values), 1_500)]
+    arrays = column(tenfold, batches, "bigint", store=store, version="1", store_timeout=60.0, **options)
+    return [value for array in arrays for value in array.to_pylist()]
+
+
+def test_rows_of_a_column_that_have_no_result_are_called_at_their_places() -> None:
+    """Batches are looked up in parts. Whatever is found of one, rows leave in order, and are called at most once."""
+    store, calls = SlowStore(), list[int]()
+    for known in (range(0), range(2_000), range(0, 4_000, 3), range(4_000)):
+        store.entries.clear()
+        column_of(known, store, [])
+        calls.clear()
+        assert column_of(range(4_000), store, calls) == [x * 10 for x in range(4_000)]
+        assert sorted(calls) == sorted({*range(4_000)} - {*known})
+
+
+def test_a_column_of_stored_results_and_nulls_stays_in_order() -> None:
+    store, calls = SlowStore(), list[int]()
+    values = [None if x % 7 == 0 else x for x in range(3_000)]
+    wanted = [None if x is None else x * 10 for x in values]
+    for _ in range(2):
+        assert column_of(values, store, calls, on_null_input="null") == wanted
+    assert len(calls) == len([x for x in values if x is not None])

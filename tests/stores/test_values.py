@@ -223,6 +223,58 @@ def test_of_a_function_with_one_result_each_row_has_its_own() -> None:
     assert codec.damaged == 2
 
 
+def one_size(*numbers: int) -> tuple[ResultCodec, list[bytes], list[bytes]]:
+    """The only results of some rows, all of one size: their codec, keys and values."""
+    codec = ResultCodec(int, many=False)
+    keys = [bytes([at]) * 16 for at in range(len(numbers))]
+    kept = [codec.kept(key, [number]) for key, number in zip(keys, numbers, strict=True)]
+    return codec, keys, [one[0] for one in kept if one is not None]
+
+
+def test_among_results_of_one_size_each_damage_is_noticed() -> None:
+    """They are checked together, and yet a damage costs its own row alone."""
+    codec, keys, values = one_size(1000, 1001, 1002, 1003)
+    assert [*codec.decode_many(keys, values)] == [[1000], [1001], [1002], [1003]]
+    for at in range(len(values[1])):
+        for bit in range(8):
+            damaged = bytearray(values[1])
+            damaged[at] ^= 1 << bit
+            found = codec.decode_many(keys, [values[0], bytes(damaged), *values[2:]])
+            assert found == [[1000], None, [1002], [1003]], (at, bit)
+
+
+def test_results_of_one_size_that_have_changed_places_are_noticed() -> None:
+    codec, keys, (first, second, third) = one_size(1000, 1001, 1002)
+    assert codec.decode_many(keys, [second, first, third]) == [None, None, [1002]]
+    assert codec.decode_many(keys, [third, second, first]) == [None, [1001], None]
+
+
+def test_of_one_size_not_all_is_a_result() -> None:
+    """Two results may be as many bytes as one, and so may an error, and what a later version has written."""
+    codec, keys, values = one_size(200, 201, 202)
+    two = sealed(values[1][:10], keys[1], msgspec.msgpack.encode([1, 2]))
+    error = sealed(b"\x03f" + values[1][2:10], keys[1], values[1][10:-4])
+    version = sealed(b"\x04" + values[1][1:10], keys[1], values[1][10:-4])
+    for other in (two, error, version):
+        assert len(other) == len(values[1])
+        assert codec.decode_many(keys, [values[0], other, values[2]]) == [[200], None, [202]]
+    # Cut off where results begin, these would be as many results as rows.
+    forged = [b"\x92\x01\x02", b"\x90\xce\x00", b"\x92\x00\x00", b"\x92\x01\x02"]
+    others = [sealed(values[0][:10], KEY, content) for content in forged]
+    assert [*codec.decode_many([KEY] * 4, others)] == [None] * 4
+
+
+def test_of_one_size_a_result_that_is_too_old_is_none() -> None:
+    now = [100.0]
+    codec = ResultCodec(int, many=False, ttl=60.0, clock=lambda: now[0])
+    early = written(codec, [1])
+    now[0] = 200.0
+    values = [early, written(codec, [1])]
+    assert [*codec.decode_many([KEY] * 2, values)] == [None, [1]]
+    now[0] = 150.0
+    assert [*codec.decode_many([KEY] * 2, values)] == [[1], [1]]
+
+
 def test_a_result_of_another_row_is_noticed() -> None:
     """Bytes that have got under another key are none of its results."""
     codec, good = encoded_place()

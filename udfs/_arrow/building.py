@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import functools
 import operator
-from array import array as numbers
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -135,8 +135,16 @@ def _flags(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[
 
 
 def _numbers(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:
-    code = _CODES[arrow_type]  # numpy would make a nan of None
-    return lambda values: ([pa.py_buffer(numbers(code, values))], [])
+    code = _CODES[arrow_type]
+
+    def parts(values: Sequence[Any]) -> Parts:
+        # A third of the cost of `array.array`. numpy would make a nan of None, and 1 of 1.5.
+        try:
+            return [pa.py_buffer(struct.pack(f"{len(values)}{code}", *values))], []
+        except struct.error as error:
+            raise TypeError from error
+
+    return parts
 
 
 def _days(arrow_type: pa.DataType, inner: Sequence[Any]) -> Callable[[Sequence[Any]], Parts]:

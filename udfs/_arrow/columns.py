@@ -35,7 +35,7 @@ def python_values(column: pa.Array) -> list[Any]:
         ValueError, OverflowError: a moment is not in the years 1 to 9999.
     """
     arrow_type = column.type
-    if not len(column):  # then a list may have no offsets, of which `flatten` reads one
+    if not len(column):  # an empty list may have no offsets, and `flatten` reads the first
         return []
     if _MAKES_NO_SCALARS and _is_simple(arrow_type):
         return column.to_pylist()  # type: ignore[no-any-return]

@@ -35,7 +35,7 @@ class ColumnGroup:
 
     @classmethod
     def of(cls, function: str, arrow_type: pa.DataType, name: str, *, whole: bool = False) -> ColumnGroup:
-        """The group of a type; `name` is for the one column of a type that is no struct, or of a `whole` struct."""
+        """The group of a type; `name` is for the only column of a type that is no struct, or of a `whole` struct."""
         if pa.types.is_struct(arrow_type) and not whole:
             return cls(function, arrow_type, tuple(field.name for field in fields_of(arrow_type)), True)
         return cls(function, arrow_type, (name,), False)
@@ -137,7 +137,7 @@ class RowLayout:
         return any(one is None or pa.types.is_nested(one) or has_objects(one) for one in found)
 
     def is_plain(self, positions: Sequence[int]) -> bool:
-        """Whether these columns come from Arrow, and have values of which keys of stores are made without a look."""
+        """Whether these columns come from Arrow, and their values become keys of stores without a look."""
         if self.source_names is None:
             return False
         types = dict(enumerate(self.source_types))

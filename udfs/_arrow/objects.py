@@ -1,4 +1,4 @@
-"""Types of which Arrow does not say all: those of which a function sees objects, such as Variant, and coarse times."""
+"""Types that Arrow knows in part: those that a function sees as objects, such as Variant, and coarse times."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def rows_of(
     declared: Sequence[Any] | None = None,
     labels: Sequence[Any] | None = None,
 ) -> tuple[Iterator[Any], Errors]:
-    """A function's input, row by row, and the errors of rows of which a value cannot be read.
+    """A function's input, row by row, and the errors of rows that have a value that cannot be read.
 
     A row is a tuple of arguments, or with `names` a dict. `declared`: the types, where columns may have objects;
     `labels`: the columns in messages, their numbers unless given.

@@ -78,7 +78,7 @@ def estimated_size(value: Any) -> int:
 def size_as_objects(column: pa.Array) -> int:
     """An estimate of the bytes of a column's values when they have become a list of Python objects."""
     count, arrow_type = len(column), column.type
-    if not count:  # then a list may have no offsets, of which `flatten` reads one
+    if not count:  # an empty list may have no offsets, and `flatten` reads the first
         return 0
     if (fixed := fixed_size(arrow_type)) is not None:
         return (ITEM_BYTES + fixed) * count

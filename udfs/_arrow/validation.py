@@ -48,7 +48,7 @@ def validator(
     Args:
         extra_fields: what happens to fields of structs that are not declared; None: an error that names no option.
         row: a struct is a whole row, which cannot be None.
-        dropped: is called for each struct of which fields are dropped, with its path and the names of all its fields.
+        dropped: is called for each struct that loses fields, with its path and the names of all its fields.
     """
     # The declared type is read once, here. The function is made of functions, one for each field, so that per row only
     # the value is looked at.
@@ -69,7 +69,7 @@ def validator(
 
 
 def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
-    """The same at a lower cost for values that are exactly of the declared type: it runs for each row."""
+    """As `checked`, at a lower cost for values that are exactly of the declared type: it runs for each row."""
     for is_of, cls in _EXACT:
         if is_of(arrow_type):
             return lambda value: value if type(value) is cls else checked(value)
@@ -361,7 +361,7 @@ def _plain(arrow_type: pa.DataType, path: str) -> Fit:
 
 
 def _why(value: Any, arrow_type: pa.DataType) -> str:
-    """Why a number does not fit a decimal, of which Arrow speaks as of rescaling and first elements; else empty."""
+    """Why a number does not fit a decimal, in clearer words than Arrow's (rescaling, first elements); else empty."""
     if isinstance(value, int) and value.bit_length() < MAX_DIGITS:
         value = decimal.Decimal(value)
     if not (pa.types.is_decimal(arrow_type) and isinstance(value, decimal.Decimal) and value.is_finite()):

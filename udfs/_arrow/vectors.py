@@ -258,7 +258,7 @@ _WITH_A_MISSING_VALUE = (pa.types.is_floating, pa.types.is_timestamp, pa.types.i
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:
-    """The type of values of which none is declared; that of NULL for what Arrow has no type for."""
+    """The type of values without a declared type; the type of NULL if Arrow has none for them."""
     try:
         return normalized(pa.array(values).type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

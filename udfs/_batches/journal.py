@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 UNMADE = "unmade"  # the part of requests that could not be made; it has no job
 HALVES, REST = ("a", "b"), "r"  # at the end of the name of a piece; that of another part ends with a digit
 PIECES = (*HALVES, REST)
-MOST_RESTS = 8  # of rests; then of halves, of which the service may name requests of its own
+MOST_RESTS = 8  # of rests; then of halves, whose failed requests the service may name
 REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
 
 

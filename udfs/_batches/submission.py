@@ -30,7 +30,7 @@ from .._errors.figures import amounts, count, things
 from .._errors.safe import safe_repr, type_name
 from .._functions.key_names import key_name
 from .._functions.signature import check_costs
-from .._limits.budgets.option import Budget
+from .._limits.budgets.option import Budget, spent_names
 from .._spark.pickling import check_function_picklable
 from .._spark.planner import plan_function
 from .._spark.schemas import (
@@ -80,7 +80,7 @@ class SubmissionStatus:
         jobs: how many jobs are in each state: "unsent", "queued", "working", "over", "settled", or "unknown" where the
             service does not answer.
         attempt: of the requests that are at work.
-        spent: what was charged, by unit of the budgets.
+        spent: what was charged, by unit of the budgets; of two of one unit such as `USD of "month"`.
         unsettled: how many answers were charged with what was reserved for them, as `settle` has raised; by an error
             of each job.
         may_be_twice: jobs that the service may have got twice because a process died: it cannot say.
@@ -407,9 +407,7 @@ class Submission:
         if progress.attempt == 0:
             requests["unsent"] = self._manifest["requests"]
         budgets = self._submitted.work.budgets
-        spent: dict[str, float] = {}
-        for budget, amount in zip(budgets, progress.spent(len(budgets)), strict=True):
-            spent[budget.unit] = spent.get(budget.unit, 0.0) + amount
+        spent = dict(zip(spent_names(budgets), progress.spent(len(budgets)), strict=True))
         return SubmissionStatus(
             function=self._function.__name__,
             rows=self._manifest["rows"],

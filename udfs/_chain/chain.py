@@ -34,7 +34,7 @@ from .._engine.operators.outputs import (
     OperatorOutput,
     StreamOutput,
 )
-from .._engine.stored.elements import with_unreadable
+from .._engine.stored.elements import RowsAsColumns, with_unreadable
 from .._functions.watermarks import WatermarkGenerator
 from .._observe.time_account import seconds_without_processor
 from .._observe.waits import LOOK_EVERY, TaskWaits, Wait, Waiting
@@ -49,17 +49,18 @@ class SourceReader:
 
     # Only the columns that the first operator reads become Python values, a whole column at a time. The others stay
     # Arrow: the origin of each row, (SourceRows, number), leads back to them. Elements are made as they are pulled: of
-    # the batch of a task that fails the rest is never made.
+    # the batch of a task that fails the rest is never made. With a store they are looked up together, as columns.
 
     def __init__(self, plan: ChainPlan) -> None:
         self._declared = plan.nodes[0].layout.source_types
         self._columns: tuple[int, ...] | None = None
         self._names: tuple[str, ...] | None = None
-        self._function = ""
+        self._function, self._has_store = "", False
         if plan.head is not None and isinstance(factory := plan.head.factory, WaitFactory):
             self._columns = factory.positions
             self._names = factory.names if factory.function_plan.spec.takes_mapping else None
             self._function = factory.name
+            self._has_store = factory.function_plan.options.store is not None
         self._generator: WatermarkGenerator | None = None
         self._mark: int | None = None
         if isinstance(assign := plan.start.factory, AssignFactory):
@@ -75,8 +76,10 @@ class SourceReader:
             labels = [batch.schema.names[i] for i in self._columns]
             values, errors = rows_of(self._function, columns, self._names, declared, labels)
             size += sum(map(size_as_objects, columns))
-        if self._generator is None:
-            elements: Iterable[InputElement] = records_of(values, origins)
+        if self._generator is None and self._has_store and not errors:
+            elements: Iterable[InputElement] = RowsAsColumns([*values], [*origins])
+        elif self._generator is None:
+            elements = records_of(values, origins)
         else:
             marks = repeat(None) if self._mark is None else watermark_marks(batch.column(self._mark))
             elements = self._generator.weave(zip(values, origins, strict=False), marks)
@@ -224,6 +227,7 @@ class Chain:
         self._fed += 1
         if isinstance(elements, InputBatch):
             self._batches.add(elements)
+            elements = elements.elements
         if self._markers is not None and not self._markers.have_begun:
             elements = self._markers.begin(elements)
         self.head.feed(elements)

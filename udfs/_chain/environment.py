@@ -39,7 +39,7 @@ class TaskEnvironment:
     partition: int = 0
     attempt: int = 0  # how often Spark has started the task before
     side_types: SideTypes = lambda tag: None  # the checks of rows of side outputs; one that is not read has none
-    # Asks for the next rows of the operator: Spark for a batch, if it is the one that is fed.
+    # Asks for the next rows of the operator: Spark for a batch, if Spark feeds it.
     request_rows: Callable[[], None] = lambda: None
     fail: Callable[[BaseException], None] = _raise  # ends the chain with an error
     batches: TaskBatches | None = None  # those of its input and output that count; each chain has its own

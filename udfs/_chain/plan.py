@@ -106,7 +106,7 @@ class ChainPlan:
 
     @property
     def start(self) -> StreamNode:
-        """The first stream of which rows pass one by one: the source, or the source with its watermarks."""
+        """The first stream whose rows pass one by one: the source, or the source with its watermarks."""
         readers = self.readers_of(self.nodes[0])
         if len(readers) == 1 and not self.is_source_read:
             factory = readers[0].factory
@@ -174,7 +174,7 @@ class OperatorFactory(ABC):
         """What the operator sees of its input rows, which are laid out as `before`."""
 
     def unreadable(self, before: RowLayout, record: StreamRecord, error: UnreadableError) -> StreamRecord:
-        """What the operator sees of a row of which it cannot read a value; the error is raised if no policy has it."""
+        """What the operator sees of a row with a value that it cannot read; the error is raised if no policy has it."""
         raise error
 
     @abstractmethod

@@ -210,7 +210,7 @@ def _numbered(struct_type: pa.DataType) -> pa.DataType:
 
 
 def tagged_union(number: int, struct_types: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
-    """Several results in one DataFrame: a struct column for each, of which the row has one, and its number."""
+    """Several results in one DataFrame: a struct column for each result, only one of them filled, and its number."""
     # mapInArrow gives one DataFrame, and an evaluation for each result would repeat the calls. Not one struct of all
     # columns: two results may have a column of one name and different types.
     count, fields = len(columns[0]), fields_of(struct_types[number])

@@ -1,4 +1,4 @@
-"""The HTTP status, the refusal and the wait in an exception or a response, of whichever client."""
+"""The HTTP status, the refusal and the wait in an exception or a response of any client."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ OF_PYTHON = {
     # These may come of an answer that could not be read.
     and not issubclass(one, (ExceptionGroup, UnicodeError, AttributeError, AssertionError))
 }  # fmt: skip
+DEADLOCKS = {"40001", "40P01"}  # SQLSTATE: could not serialize, and a deadlock
 TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
 
@@ -95,10 +96,10 @@ class Answer(NamedTuple):
         wait: the seconds that the service asks for, in the error, its headers or its body; of a refusal also those
             until a limit is reset: one with nothing left, else the longest. In a group the longest wait counts. Not
             negative nor NaN; 0 for a time in the past; `inf` is possible.
-        quota: the code (of `USED_UP`) of an account of which no call will be accepted any more, with a status of an
+        quota: the code (of `USED_UP`) of an account that has no call accepted any more, with a status of an
             error.
-        may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, or
-            an answer that the client could not read.
+        may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, a
+            deadlock of a database, or an answer that the client could not read.
     """
 
     status: int | None = None
@@ -129,8 +130,8 @@ def answer_of(outcome: Any) -> Answer:
         wait = refusal.wait
     is_error = status is not None and status >= LEAST_ERROR
     quota = next((code for code in codes if code in USED_UP), None) if is_error else None
-    may_pass = refusal is None and (not TRANSIENT.isdisjoint(codes) or any(map(is_broken, outcomes)))
-    return Answer(status, refusal, wait, quota, may_pass)
+    passes = not TRANSIENT.isdisjoint(codes) or not DEADLOCKS.isdisjoint(codes) or any(map(is_broken, outcomes))
+    return Answer(status, refusal, wait, quota, passes and refusal is None)
 
 
 def body_may_ask(status: int | None) -> bool:
@@ -183,10 +184,10 @@ def _status(said: Said) -> int | None:
 
 
 def _codes(said: Said) -> list[str]:
-    """The codes and types of the exceptions, and of the errors that the bodies of their responses describe."""
+    """The codes and types of the exceptions, also of databases, and of the errors that the bodies describe."""
     found = []
     for one, _, _, bodies in said:
-        own = [_code(one), *_attributes(one, "type", "error_code", "reason")]
+        own = [_code(one), *_attributes(one, "type", "error_code", "reason", "sqlstate", "pgcode")]
         found += [*(canonical(code) for code in own if type(code) is str), *chain(*map(codes_in, bodies))]
     return found
 
@@ -279,8 +280,9 @@ def _statuses(holder: Any) -> Iterator[Any]:
 
 
 def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[Any]) -> Iterator[float | None]:
-    if (asked := _attribute(outcome, "retry_after")) is not None:
-        yield tried(lambda: seconds_of(asked, {}))
+    for asked in _attributes(outcome, "retry_after", "retry_after_s"):  # the second one is Qdrant's
+        if asked is not None:
+            yield tried(lambda: seconds_of(asked, {}))  # noqa: B023 - called here
     for found in headers:
         for name in MILLISECONDS:
             yield max((number / 1000 for number in read_each(found.get(name), number_in)), default=None)

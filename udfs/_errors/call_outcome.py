@@ -48,6 +48,10 @@ _OF_PYTHON = (
     FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, ChildProcessError,
     ProcessLookupError,
 )  # fmt: skip
+# Of these packages an OperationalError may be about anything: with a number of MySQL (no connection, a lost one, too
+# many, a shutdown, a lock, a deadlock), and in psycopg without an SQLSTATE, which only an answer of the server has.
+_OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb", "mysql")
+_NUMBERS_OF_MYSQL = {1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
 _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -109,7 +113,17 @@ def _is_of_the_connection(error: BaseException) -> bool:
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
         or grpc_code(error) in _GRPC_DOWN
+        or ("OperationalError" in names and _is_of_a_database(error))
     )
+
+
+def _is_of_a_database(error: BaseException) -> bool:
+    """Whether an OperationalError of a client of MySQL or PostgreSQL is about the connection, or a lock."""
+    kind = next(one for one in type(error).__mro__ if one.__name__ == "OperationalError")
+    package = kind.__module__.partition(".")[0]
+    if package in _OF_MYSQL:
+        return bool(error.args) and type(error.args[0]) is int and error.args[0] in _NUMBERS_OF_MYSQL
+    return package == "psycopg" and tried(lambda: error.sqlstate) is None  # type: ignore[attr-defined]
 
 
 def _lasts(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from .broken import said_of_broken
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .safe import safe_repr, safe_str, shortened, type_name
 from .task_faults import advice, fault_of
-from .traces import is_group, leaves
+from .traces import is_group, leaves, related
 
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
@@ -58,7 +58,8 @@ def task_error(
     """
     located: AsyncUDFError
     if fault := fault_of(error):
-        located = FatalError(f"{where}: {error_text(error, redacted=redacted)}. {advice(fault, capacity)}")
+        said = error_text(error, redacted=redacted).rstrip(".")
+        located = FatalError(f"{where}: {said}. {advice(fault, capacity)}")
         located.__cause__ = error
     elif type(error) in (AsyncTimeoutError, FatalError, ResultError):  # their type says more than "failed"
         located = type(error)(f"{where}: {error_message(error, redacted=redacted)}")  # type: ignore[assignment]
@@ -84,7 +85,32 @@ def error_text(error: BaseException, *, redacted: bool = False) -> str:
 
 
 def error_message(error: BaseException, *, redacted: bool = False) -> str:
-    """The message of an error; of a group also the messages of its exceptions."""
+    """The message of an error, and what it was raised from; of a group also the messages of its exceptions."""
+    message = _own_message(error, redacted=redacted)
+    if is_group(error) or issubclass(type(error), AsyncUDFError):
+        return message
+    why = _why(error, message, redacted=redacted)
+    return f"{message} (from {why})".lstrip() if why else message
+
+
+def _why(error: BaseException, message: str, *, redacted: bool) -> str:
+    """The first error among those that this one was raised from, or wraps, that says more; empty if none does.
+
+    Clients say `Connection error.` of a host that they cannot find, and libraries that retry show a future.
+    """
+    without_text = ""
+    for one in islice(related(error), 1, SHOWN_ERRORS + 1):
+        kind, text = type_name(one), "" if redacted else _own_message(one)
+        if not issubclass(type(one), Exception):  # a CancelledError is how asyncio.timeout ends what was too long
+            continue
+        if text and text not in message:
+            return f"{kind}: {text}"
+        if not text and kind not in f"{type_name(error)} {message}":
+            without_text = without_text or kind
+    return without_text
+
+
+def _own_message(error: BaseException, *, redacted: bool = False) -> str:
     if is_group(error):
         inside = [error_text(leaf, redacted=redacted) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"

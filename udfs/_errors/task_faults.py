@@ -1,4 +1,4 @@
-"""Errors that are no row's fault: of another loop or thread, of too many open files or threads, and of tokens."""
+"""Errors that are no row's fault: of another loop or thread, of too many files, threads or connections, of tokens."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ _SIGNAL = re.compile(r"(signal|set_wakeup_fd) only works in main thread.*|add_si
 _OF_LOOPS = ("RuntimeError", "ValueError", "InterfaceError")  # by name: the last one is asyncpg's
 _OF_FILES = {errno.EMFILE, errno.ENFILE}
 _SEVERAL, _NUMBER = "Multiple exceptions: ", re.compile(r"\[Errno (\d+)\]")
+# What clients raise when all connections of their own pool are in use: by package and name, and where the name says
+# less, by the text.
+_OF_POOLS: dict[tuple[str, str], re.Pattern[str] | None] = {
+    **dict.fromkeys((("httpx", "PoolTimeout"), ("httpx2", "PoolTimeout"), ("httpcore", "PoolTimeout"))),
+    **dict.fromkeys((("psycopg_pool", "PoolTimeout"), ("psycopg_pool", "TooManyRequests"))),
+    ("pymongo", "WaitQueueTimeoutError"): None,
+    ("redis", "MaxConnectionsError"): None,
+    ("redis", "ConnectionError"): re.compile(r"Too many connections|No connection available\."),
+    ("sqlalchemy", "TimeoutError"): re.compile(r"QueuePool limit of size .*"),
+}
 
 
 class TaskFault(enum.Enum):
@@ -47,12 +57,13 @@ class TaskFault(enum.Enum):
     # The process, or the machine, has as many as it may have; with fewer calls in flight there are fewer.
     FILES = "files"
     THREADS = "threads"
+    POOL = "pool"  # the client's own pool has as many connections as it may have
     TOKEN = "token"  # the service accepts none of the session's
 
 
 # A thread takes 8 MiB of addresses, and those of a Python worker are what the setting of Spark bounds.
 THREAD_LIMITS = "the limit (of the container: pids; of the user: ulimit -u; of Spark: spark.executor.pyspark.memory)"
-AT_A_LIMIT = (TaskFault.FILES, TaskFault.THREADS)
+AT_A_LIMIT = (TaskFault.FILES, TaskFault.THREADS, TaskFault.POOL)
 PASSING = (*AT_A_LIMIT, TaskFault.TOKEN)  # another attempt may go well
 LASTING = tuple(fault for fault in TaskFault if fault not in PASSING)  # another attempt ends like the first
 
@@ -85,6 +96,8 @@ _ADVICE = {
     "lower {calls}, or raise the limit; python -m asyncudf doctor{asked} checks a machine",
     TaskFault.THREADS: "The worker may start no more threads, and each call in flight of a plain def or of "
     f"asyncio.to_thread runs in one: lower {{calls}}, or raise {THREAD_LIMITS}",
+    TaskFault.POOL: "More requests were in flight than the pool of the client may have connections, and one waited in "
+    "vain: raise the limit of the pool, as in httpx.Limits(max_connections=...), or lower {calls}",
     TaskFault.TOKEN: "The service accepts no token of http.session, which is no row's fault: look at what token= "
     "returns; if new tokens are accepted late, give retry= longer delays; if the service answers so to single rows, "
     "look at response.status before http.raise_for_status",
@@ -103,8 +116,16 @@ def errnos_of(error: Any) -> Sequence[int]:
 
 @lru_cache(maxsize=256)
 def _is_suspect(kind: Any) -> bool:
-    # Not kind.__name__: a metaclass may have one that raises.
-    return issubclass(kind, (OSError, CredentialsError)) or type.__dict__["__name__"].__get__(kind) in _OF_LOOPS
+    if issubclass(kind, (OSError, CredentialsError)) or _named(kind)[1] in _OF_LOOPS:
+        return True
+    return any(_named(one) in _OF_POOLS for one in kind.__mro__)
+
+
+def _named(kind: type) -> tuple[str, str]:
+    """The package of a class, and its name: read from `type`, as a metaclass may have a `__name__` that raises."""
+    read = (type.__dict__[name].__get__(kind) for name in ("__module__", "__name__"))
+    module, name = map(str, read)
+    return module.partition(".")[0], name
 
 
 def _fault_in(error: BaseException) -> TaskFault | None:
@@ -112,7 +133,10 @@ def _fault_in(error: BaseException) -> TaskFault | None:
         return None if _OF_FILES.isdisjoint(errnos_of(error)) else TaskFault.FILES
     if issubclass(type(error), CredentialsError):
         return TaskFault.TOKEN
-    if type(text := _text(error)) is not str:
+    text = _text(error)
+    if _is_of_a_pool(type(error), text):
+        return TaskFault.POOL
+    if type(text) is not str:
         return None
     if type(error) is RuntimeError and text == "can't start new thread":
         return TaskFault.THREADS
@@ -121,6 +145,12 @@ def _fault_in(error: BaseException) -> TaskFault | None:
     if (fault := _misuse_in(error, text)) is not None:
         return fault
     return TaskFault.LOOP if _is_of_another_loop(error, text) else None
+
+
+def _is_of_a_pool(kind: type, text: Any) -> bool:
+    known = (named for one in kind.__mro__ if (named := _named(one)) in _OF_POOLS)
+    says = (_OF_POOLS[named] for named in known)
+    return any(said is None or (type(text) is str and said.match(text) is not None) for said in says)
 
 
 def _misuse_in(error: BaseException, text: str) -> TaskFault | None:

@@ -17,6 +17,7 @@ from .safe import presentable, type_name
 # Read from the base classes: a user's class may have an attribute of that name that raises, or is no exception.
 _cause: Any = vars(BaseException)["__cause__"].__get__
 _context: Any = vars(BaseException)["__context__"].__get__
+_arguments: Any = vars(BaseException)["args"].__get__
 _traceback: Any = vars(BaseException)["__traceback__"].__get__
 _inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 
@@ -24,16 +25,20 @@ _inside: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 def related(
     error: BaseException, *, context: Callable[[BaseException], BaseException | None] | None = None
 ) -> Iterator[BaseException]:
-    """An exception, those that it was raised from, and those in groups, each once.
+    """An exception, those that it was raised from or wraps, and those in groups, each once.
 
     `context` gives what was being handled when an exception was raised, where that counts too.
     """
-    waiting, seen = [error], set()  # causes may form a circle, or a chain longer than Python's stack
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()  # causes may form a circle, or a chain longer than Python's stack
     while waiting:
         one = waiting.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
+            arguments = _arguments(one)  # some clients name so what they wrap
+            if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException):
+                waiting.append(arguments[0])
             waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _cause(one)]
 
 
@@ -55,8 +60,11 @@ def _handled_by_its_raiser(error: BaseException) -> BaseException | None:
 
 
 def is_raised_alone(error: BaseException) -> bool:
-    """Whether it is no group, has no cause, and was raised while no other exception was handled."""
-    return _cause(error) is None and _context(error) is None and not issubclass(type(error), BaseExceptionGroup)
+    """Whether it is no group, has no cause, wraps no other, and was raised while no other exception was handled."""
+    if _cause(error) is not None or _context(error) is not None or issubclass(type(error), BaseExceptionGroup):
+        return False
+    arguments = _arguments(error)
+    return len(arguments) != 1 or not issubclass(type(arguments[0]), BaseException)
 
 
 def frames_of(error: BaseException) -> list[FrameType]:

@@ -54,7 +54,7 @@ def read_each(value: Any, read: Callable[[Any], float | None]) -> list[float]:
 
 
 def number_in(value: Any) -> float | None:
-    """A number, or the one that a text is; None for anything else, and for NaN."""
+    """A number, also from its text; None for anything else, and for NaN."""
     kind = type(value)
     if kind is bool or not issubclass(kind, (int, float, str, Decimal, numbers.Real)):
         return None

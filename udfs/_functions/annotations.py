@@ -253,7 +253,7 @@ def _of_field(owner: Any, name: str, hint: Any, inside: tuple[Any, ...]) -> str:
 
 
 def _of_values(hint: Any, values: Sequence[Any]) -> str:
-    """The DDL of what has one of some values: a `Literal`, or an enum, of which the value is stored."""
+    """The DDL of what has one of some values: a `Literal`, or an enum, which is stored as its value."""
     kinds = {
         next((kind for kind in (bool, str, int, float, bytes) if isinstance(value, kind)), None)
         for value in (value.value if isinstance(value, enum.Enum) else value for value in values if value is not None)

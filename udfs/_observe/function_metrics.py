@@ -180,7 +180,7 @@ class FunctionMetrics:
         in_frame=True, in_log=True, in_summary=10, on_page=7, is_bad=True, export="unpaid_rows",
     )  # fmt: skip
     spent_keys: int = _figure(
-        "Keys of which a row was not called because a budget with `by` was spent.", unit="key",
+        "Keys that had a row not called because a budget with `by` was spent.", unit="key",
         noun=("key whose budget is spent", "keys whose budget is spent"), in_frame=True, in_summary=12, on_page=8,
         export="spent_keys",
     )  # fmt: skip
@@ -261,7 +261,7 @@ class FunctionMetrics:
             self.examples[kind] = message()[:EXAMPLE]
 
     def note_unsettled(self, error: str) -> None:
-        """Count an attempt of which `settle` could not say what it did cost, by the error that it raised."""
+        """Count an attempt whose cost `settle` could not say, by the error that it raised."""
         self.unsettled[counted_as(error, self.unsettled)] += 1
 
     def merge(self, other: FunctionMetrics) -> None:

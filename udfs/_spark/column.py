@@ -18,7 +18,7 @@ from .._chain.function_plan import FunctionPlan
 from .._engine.loop.bridge import Bridge, pipe
 from .._engine.operators.input import InputElement
 from .._engine.operators.memory import BatchToken, InputBatch
-from .._engine.stored.elements import with_unreadable
+from .._engine.stored.elements import RowsAsColumns, with_unreadable
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from .._errors.safe import safe_repr
 from .._functions.options import Options
@@ -85,9 +85,12 @@ class ColumnTask(Travelling):
     def _read(self, batch: Any) -> InputBatch:
         columns, token = self._arguments(batch), BatchToken()
         rows, errors = rows_of(self.function_plan.spec.name, columns, None, self._declared(columns))
-        elements = records_of(rows, repeat(token))
+        elements: Iterable[InputElement] = records_of(rows, repeat(token))
         if errors:
             elements = with_unreadable(elements, errors)
+        elif self.function_plan.options.store is not None:
+            arguments = [*rows]
+            elements = RowsAsColumns(arguments, [token] * len(arguments))
         return InputBatch(elements, token, sum(map(size_as_objects, columns)))
 
     def _arguments(self, batch: Any) -> tuple[pa.Array, ...]:
@@ -172,7 +175,7 @@ def _needs_mark(plan: FunctionPlan, session: Any) -> bool:
 
 
 def check_limits_in_sql(name: str, options: Options, session: Any) -> None:
-    """Raises OptionError for a function of SQL whose tasks could not tell of which query they are, and must."""
+    """Raises OptionError for a function of SQL whose tasks must know their query and cannot."""
     unnamed = any(budget.name is None for budget in options.budgets)
     if unnamed and session is not None and not (engine := engine_of(session)).tells_tasks:
         what = "a budget without a name" if options.max_calls is None else "max_calls"

@@ -1,9 +1,10 @@
-"""The coordinator of limits over a whole job: where a function's tasks find it, and the one that the driver starts."""
+"""The coordinator of limits over a whole job: where a function's tasks find it, and how the driver starts it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .._errors.exceptions import FatalError, OptionError
@@ -23,6 +24,7 @@ from .._limits.coordinator.client import Coordinator
 from .._limits.coordinator.names import CoordinatorConfig
 from .._limits.coordinator.server import OTHER_WAYS, CoordinatorServer
 from .._stores.base import need
+from .._stores.ledgers import place_of_ledgers
 from .._stores.redis import checked_url
 from ._compat import active_context, setting
 from .loopback import LOCAL, is_of_one_host, runs_here
@@ -31,6 +33,8 @@ from .types import active_session
 if TYPE_CHECKING:
     from pyspark import SparkContext  # a client of Spark Connect alone has none
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger("asyncudf")
 
 PREPARE_TIMEOUT = 2.0  # seconds; preparing only makes the first calls begin sooner
 POLL_INTERVAL = 1.0  # seconds between two checks whether the application has ended
@@ -41,6 +45,8 @@ _namespace = uuid.uuid4().hex
 _own_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)
 _prepared: set[tuple[str, str]] = set()
+_kept: dict[tuple[Any, ...], Kept] = {}  # for each named budget what the first function with it keeps
+_warned: set[tuple[str, Kept, Kept]] = set()
 
 # The servers that this process has started, by process, application and number. An entry never changes: a server that
 # does not come back is closed, and its successor gets the next number. If two threads start a server at the same time,
@@ -52,6 +58,7 @@ def _reset_after_fork() -> None:
     global _namespace
     _namespace = uuid.uuid4().hex
     _prepared.clear()
+    _kept.clear()
 
 
 if hasattr(os, "register_at_fork"):  # where processes can be forked
@@ -84,9 +91,36 @@ def coordinator_config(
             "session of its DataFrame"
         )
     url = coordinator_url(options.coordinator, session)
+    _warn_of_ledgers(url, spec, options)
     config = CoordinatorConfig(url, _namespace, _name_of(spec.function), _application(session))
     _prepare(config, options)
     return config
+
+
+def _warn_of_ledgers(url: str, spec: FunctionSpec, options: Options) -> None:
+    """Log if functions with a budget of one name do not keep in one place what they spend of it."""
+    kept = Kept(spec.name, place_of_ledgers(options.store))
+    for budget in options.budgets:
+        if budget.name is None:
+            continue
+        before = _kept.setdefault((url, budget.name, budget.unit, budget.per, budget.by is None), kept)
+        if before.place != kept.place and (budget.name, before, kept) not in _warned:
+            _warned.add((budget.name, before, kept))
+            logger.warning(
+                "the budget %r is one for %s, %s, and for %s, %s: the next run may not know all that is spent of it, "
+                "and spend it again. Give both one disk or Redis store=, or each a budget of another name",
+                budget.name, before.function, before, spec.name, kept,
+            )  # fmt: skip
+
+
+class Kept(NamedTuple):
+    """What a function keeps of what it spends: in which place, if it has one."""
+
+    function: str
+    place: str | None
+
+    def __str__(self) -> str:
+        return "which keeps it nowhere" if self.place is None else f"which keeps it {self.place}"
 
 
 def _name_of(function: Any) -> str:

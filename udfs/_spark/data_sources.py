@@ -15,6 +15,6 @@ try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
 
     HAS_STREAM_WRITERS = True
-except ImportError:  # before Spark 4.1: writers of streams get rows, of which not each value is exact
+except ImportError:  # before Spark 4.1: writers of streams get rows, and not each value in them is exact
     DataSourceStreamArrowWriter = object  # type: ignore[assignment,misc]
     HAS_STREAM_WRITERS = False

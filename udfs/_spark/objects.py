@@ -1,4 +1,4 @@
-"""The types of Spark of which Arrow does not say all: Variant, geometries, user-defined types, coarse times."""
+"""The types of Spark that Arrow knows in part: Variant, geometries, user-defined types, coarse times."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _with_rows(data_type: spark.DataType) -> Callable[[Any], Any]:
 
 
 def _form_of(data_type: spark.DataType) -> ObjectForm | None:
-    """The form of a type; None for one of which Arrow says all."""
+    """The form of a type; None if Arrow knows all of it."""
     if isinstance(data_type, spark.UserDefinedType):
         return UserDefinedForm(data_type)
     if isinstance(data_type, VariantType):

@@ -41,7 +41,7 @@ def plan_function(
     """The plan that travels to the executors, and the Spark type of a result as Spark gets it.
 
     Args:
-        session: of which the tasks are; the active one, where only that can be known.
+        session: the tasks' session; the active session, where only that can be known.
     """
     declared = _known(spec, returns)
     coordinator = coordinator_config(spec, options, session)
@@ -154,7 +154,7 @@ def wait_node(
 
     Args:
         names: of the columns that the function reads.
-        session: of which the tasks are; None in the test kit.
+        session: the tasks' session; None in the test kit.
     """
     if strategy is not None and not isinstance(strategy, WatermarkStrategy):
         raise OptionError(f"watermark must be a WatermarkStrategy, not {safe_repr(strategy)}")

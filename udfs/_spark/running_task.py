@@ -61,7 +61,7 @@ class RunningTask:
 
     @classmethod
     def of_rows(cls, batch: pa.RecordBatch) -> RunningTask:
-        """The task whose rows these are, of which there is one at least."""
+        """The task whose rows these are; there is at least one row."""
         if not _is_marked(batch):
             return cls.now()
         query, partition = (batch.column(name)[0].as_py() for name in MARKS)

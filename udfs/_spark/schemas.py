@@ -238,7 +238,7 @@ def result_fields(
 
 
 def column_position(column: str, names: Sequence[str]) -> int:
-    """The position of the one column of that name, which may be in `backticks`; FunctionError if there is none."""
+    """The position of the only column of that name, which may be in `backticks`; FunctionError if there is none."""
     # Ignore case, as Spark does; if two names differ in case only, take the exact one.
     for wanted in (column, _literally(column)):
         exact = [i for i, name in enumerate(names) if name == wanted]

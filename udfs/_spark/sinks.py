@@ -1,4 +1,4 @@
-"""Sinks: a chain of which a job gets nothing but its dead letters and its figures."""
+"""Sinks: a chain that gives a job its dead letters and its figures, and nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from .types import parsed_offline, side_output_type
 LETTERS_AT_ONCE = 4 * 2**20  # bytes of dead letters that a task packs into one row
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
 ENTRY_POINT = "sink"  # in reports
-EXAMPLES = 20  # reasons of which a message is kept
+EXAMPLES = 20  # a message is kept for so many reasons
 STAGE = spark.StructType().add("figures", "string").add("letters", "binary")
 ENDS = pa.schema({"figures": pa.string(), "letters": pa.binary()})  # the same for Arrow
 ERROR: spark.StructField = parsed_offline(DEAD_LETTERS.schema).fields[0]  # type: ignore[attr-defined]
@@ -198,7 +198,7 @@ def sink_task(
     report_spec: TaskReportSpec,
     df: DataFrame | None = None,
 ) -> SinkTask:
-    """The task of a sink over rows of this schema, of which the function reads these columns; needs no session."""
+    """The task of a sink over rows of this schema, whose function reads these columns; needs no session."""
     check_source(schema, "the DataFrame")
     source = rows_node(schema)
     spec, positions = arguments(plan.spec, schema.fields, column_names(columns, schema, df))

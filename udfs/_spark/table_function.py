@@ -58,7 +58,7 @@ class TableTask(Travelling):
 
     function_plan: FunctionPlan
     added: Sequence[spark.StructField]  # the columns of a result
-    is_struct: bool  # whether these columns are the fields of a result; otherwise the one column is the result itself
+    is_struct: bool  # whether these columns are the fields of a result; else the only column is the result itself
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
     report_spec: TaskReportSpec = dataclasses.field(default_factory=lambda: TaskReportSpec("table function"))
 

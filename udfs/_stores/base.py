@@ -187,7 +187,7 @@ class ResultStore:
 
 
 class Leases(Protocol):
-    """The leases of one store object, of which tasks have one each."""
+    """The leases of one store object; each task has one."""
 
     def take(self, key: bytes) -> bool:
         """Lease a key, unless another object has it leased; also True if this object has it leased already."""

@@ -85,7 +85,7 @@ class ResultKeys:
         return hashed.digest()
 
 
-_PLAIN = frozenset((type(None), bool, int, float, str, bytes))  # classes of which MessagePack has each
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))  # MessagePack has each of these classes
 _ROWS = frozenset((tuple, list))
 
 # MessagePack as msgspec writes it, with what it lacks as extension types. Of each value it has one shortest form; that

@@ -96,7 +96,7 @@ class RotatingFiles:
             os.close(lock)
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write entries, to a new file if the youngest is full; for the one that has the writer's lock."""
+        """Write entries, to a new file if the youngest is full. The caller has the writer's lock."""
         files = self.current()
         if files and not self._is_too_large(files[0]) and files[0].put(entries):
             return
@@ -104,7 +104,7 @@ class RotatingFiles:
             raise AsyncUDFError(f"the store in {self.folder} is full, also when it begins anew")
 
     def begin(self) -> LmdbFile:
-        """Begin a new file, and delete all but the one before; for the one that has the writer's lock."""
+        """Begin a new file, and delete all but the last. The caller has the writer's lock."""
         names = self._listed()
         last = int(names[0].split("-")[1]) if names else 0
         # Not the next number: a file that was deleted, and is open somewhere, must not be taken for the new one.
@@ -122,7 +122,7 @@ class RotatingFiles:
             file.close()
 
     def clear(self) -> None:
-        """Delete all files, which needs no room; for the one that has the writer's lock."""
+        """Delete all files, which needs no room. The caller has the writer's lock."""
         self._delete(keep=set())
         self.current()
 

@@ -106,7 +106,7 @@ class OpenAIBatches(CachedClient, BatchService):
             yield from answers_of(self._lines(file), _answer)
 
     def _rejected(self, job: Any) -> Iterator[tuple[str, Any]]:
-        """The requests because of which the job has failed, by their lines in the file of requests."""
+        """The requests that made the job fail, by their lines in the file of requests."""
         wrong = {error.line: error for error in _errors(job) if error.line is not None}
         if not wrong:
             return

@@ -32,7 +32,7 @@ Wait = float | str | timedelta | datetime | None
 RETRYABLE = (408, 425)  # request timeout, too early
 NOT_RETRYABLE = (501, 505)  # not implemented, HTTP version not supported: the next call gets the same
 LEAST_REDIRECT = 300  # status
-MOVED = (301, 302)  # statuses of which aiohttp makes a GET, after a POST
+MOVED = (301, 302)  # after a POST aiohttp follows these with a GET
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -183,12 +183,12 @@ def is_retryable(error: BaseException) -> bool:
 
     True for a service that asks for fewer calls or cannot answer now (statuses as in `raise_for_status`), for
     connections that fail or break, for answers that a client could not read, such as half a JSON, for too many open
-    files, for timeouts, `attempt_timeout=` among them, and for a transaction that a database has rolled back because of
-    others (SQLSTATE 40001 and 40P01, a deadlock). False for a refusal with `x-should-retry: false`, for a
+    files, a client's pool without a free connection, deadlocks of databases, and for timeouts, `attempt_timeout=` among
+    them. False for a refusal with `x-should-retry: false`, for a
     quota that is used up, for every other status, for answers that aiohttp does not read, for wrong certificates, for
     clients of another event loop, and for errors of Python or of the function itself, such as a KeyError or a result
-    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`); a group is
-    retryable only if everything in it is.
+    that does not fit. An exception counts as the one that it was raised from (`raise ... from error`) or wraps; a group
+    is retryable only if everything in it is.
 
     It knows the exceptions of `raise_for_status` and aiohttp, `TimeoutError`, and the `OSError`s of the network. By
     their `status`, `response`, code or names it knows those of httpx, requests, botocore, gRPC and others, and imports
@@ -214,16 +214,9 @@ def is_retryable(error: BaseException) -> bool:
         return True  # also with a status that is not: a 401 for which there is a new token
     if said.status is not None and not said.may_pass:
         return error_class(said.status, said.wait) is not PermanentError
-    if any(map(_is_rolled_back, related(error))):
-        return True
     return outcome_of(error) is CallOutcome.DOWN or fault_of(error) in PASSING
 
 
-def _is_rolled_back(error: Any) -> bool:
-    return bool(tried(lambda: error.sqlstate in ROLLED_BACK))
-
-
-ROLLED_BACK = ("40001", "40P01")  # codes of SQL, for a transaction that collided with others: none of it is done
 BODY_BYTES = 16 * 1024  # to read: a response that is read to its end leaves its connection to the next call
 BODY_SECONDS = 2.0  # to wait for the body: a slow server must not hold the slot
 SECRET_NAME = re.compile(r"auth|cookie|credential|jwt|key|pass|pwd|secret|session|signature|sig\b|token", re.IGNORECASE)

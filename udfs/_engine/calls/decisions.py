@@ -40,7 +40,7 @@ class Ending(enum.Enum):
 
     DONE = "the outcome stands"
     UNKEPT = "the result stands, though it is not good enough, and is for this row alone"
-    SPLIT = "the halves are called, to find the rows because of which the call has failed"
+    SPLIT = "the halves are called, to find the rows that made the call fail"
     HOLD = "it waits until it is known whether the service is dead"
 
 

@@ -220,7 +220,7 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
     return call
 
 
-# Classes of which no value can be edited. A tuple cannot either, but what is in it can.
+# Classes whose values cannot be edited. A tuple cannot either, but what is in it can.
 _FIXED = frozenset((type(None), bool, int, float, str, bytes, decimal.Decimal)) | frozenset(
     (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
 )

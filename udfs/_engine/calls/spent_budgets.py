@@ -12,8 +12,7 @@ from ..._errors.safe import safe_repr
 from ..._functions.options import OnSpent, Options
 from ..._functions.signature import FunctionSpec
 from ..._limits.budgets.option import CALLS, MOST_UNTOLD, Budget, budget_label
-from ..._stores.key_ledgers import Window
-from ..._stores.ledgers import keeps_ledgers
+from ..._stores.ledgers import Window, keeps_ledgers
 from .slots import HostOperator
 
 

@@ -78,7 +78,7 @@ class Bridge(Generic[In, Out]):
         spark: takes the batches; unless given, the caller of `pipe` does.
     """
 
-    # Two threads, because both want to be the one that waits: Spark pulls results from a generator and pushes input
+    # Two threads, because both sides want to wait: Spark pulls results from a generator and pushes input
     # through an iterator, and the loop must go on meanwhile. With `run_until_complete` for each batch in Spark's
     # thread, calls would stand still whenever Spark computes, and no deadline would be seen.
     # Spark's thread polls: a blocking read or write of the connection would not notice that Spark has closed it.

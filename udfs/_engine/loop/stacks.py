@@ -94,7 +94,7 @@ def _action() -> int | None:
 
 
 def _print_all(number: int, frame: FrameType | None) -> None:
-    """The handler of the signal; then the one that was set before."""
+    """The handler of the signal; then the handler that was set before."""
     with contextlib.suppress(Exception):
         reports = [*filter(None, (listener.report() for listener in [*Listener._open]))]
         text = "\n".join([f"asyncudf, process {os.getpid()}: what its tasks wait for", *reports, ""])
@@ -111,7 +111,7 @@ def coroutine_stacks(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def thread_stacks(loop: asyncio.AbstractEventLoop) -> str:
-    """The same of the threads that run a plain `def`; "" if there are none."""
+    """The stacks of the threads that run a plain `def`; "" if there are none."""
     frames = sys._current_frames()
     innermost = [frame for thread in call_threads(loop) if (frame := frames.get(thread.ident or 0)) is not None]
     stacks = [_shown([one for one, _ in traceback.walk_stack(frame)][::-1]) for frame in innermost]

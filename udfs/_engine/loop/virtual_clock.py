@@ -70,7 +70,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
 
 class _Moment(float):
-    """When a timer fires; the earlier of two of one moment is the one with the lower number."""
+    """When a timer fires; of two at one moment that with the lower number fires first."""
 
     number: int
 

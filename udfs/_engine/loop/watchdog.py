@@ -103,7 +103,7 @@ class _Watch(threading.Thread):
         self._named: str | None = None  # whom the warning named; None before it
         self._worked = worked
         self._look = look
-        # Seconds without a turn, of which a check counts few: before a late one the process was halted.
+        # Seconds without a turn. A check counts few of them: before a late check the process was halted.
         self._stands = 0.0
         self._tell_at = SOON  # how long that may last before the next line
         self.blocked = BlockedTime(time.monotonic(), worked())

@@ -367,7 +367,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
             return self._sharing.has_to_call(element)
         return type(element) in ROWS
 
-    def _leave(self, records: list[Any], results: list[Any]) -> None:
+    def _leave(self, records: Sequence[Any], results: list[Any]) -> None:
         """Emit rows that have one result each, if they may leave; the others take their places in the queue."""
         was_pumping, self._is_pumping = self._is_pumping, True
         left = 0

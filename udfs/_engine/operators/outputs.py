@@ -15,6 +15,7 @@ from ..._errors.exceptions import UnreadableError
 from ..._functions.process_function import Collector, WatermarkGauge
 from ..._functions.side_outputs import OutputTag, SideRecord
 from ..calls.invokers import copied
+from ..stored.elements import RowsAsColumns
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
@@ -140,7 +141,7 @@ class Following(Protocol):
 class ChainingOutput(StreamOutput):
     """Passes a record straight to the next operator of the same chain, which sees its projection.
 
-    `unreadable` makes what that sees of a record of which it cannot read a value, or raises the error.
+    `unreadable` makes what that sees of a record with a value that it cannot read, or raises the error.
     """
 
     def __init__(
@@ -336,7 +337,7 @@ class RecordWriterOutput(StreamOutput):
                 self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
-        origins = [*map(_origin_of, records)]
+        origins = records.origins if isinstance(records, RowsAsColumns) else [*map(_origin_of, records)]
         if self._weigh is not None:
             more = self._weigh(results, origins)
             if self._weight + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds where

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncudf.queues import StreamElement, StreamRecord
@@ -32,7 +32,7 @@ class LookedUpRow(StreamRecord):
 
 
 class UnreadableRow(StreamRecord):
-    """A row of which a value cannot be read: it has failed with this error, and is not called."""
+    """A row with a value that cannot be read: it has failed with this error, and is not called."""
 
     key = None  # of a result in the store
     error: BaseException
@@ -56,12 +56,42 @@ def with_unreadable(elements: Iterable[Any], errors: Mapping[int, BaseException]
         yield element if error is None else UnreadableRow.of(element, error)
 
 
+class RowsAsColumns(Sequence[Any]):
+    """Consecutive rows without timestamps, as their arguments and their origins: plain tuples, made when they are read.
+
+    Most rows that have a result in the store are never read so.
+    """
+
+    __slots__ = ("arguments", "origins")
+
+    def __init__(self, arguments: list[Any], origins: list[Any]) -> None:
+        self.arguments = arguments
+        self.origins = origins
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return RowsAsColumns(self.arguments[number], self.origins[number])
+        return self.arguments[number], None, self.origins[number]
+
+    def __delitem__(self, number: Any) -> None:
+        del self.arguments[number], self.origins[number]
+
+    def __iter__(self) -> Iterator[Any]:
+        return zip(self.arguments, repeat(None), self.origins, strict=False)
+
+
+Rows = list[Any] | RowsAsColumns
+
+
 class AnsweredRows:
     """Consecutive rows with one result each that need no call."""
 
     __slots__ = ("figure", "results", "rows")
 
-    def __init__(self, rows: list[Any], results: list[Any], figure: str = "store_hits") -> None:
+    def __init__(self, rows: Rows, results: list[Any], figure: str = "store_hits") -> None:
         self.figure = figure  # of the function, which counts the rows when they are taken
         self.rows = rows
         self.results = results
@@ -69,7 +99,7 @@ class AnsweredRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, count: int) -> tuple[list[Any], list[Any]]:
+    def take(self, count: int) -> tuple[Rows, list[Any]]:
         """The next `count` rows, or all that are left, and their results."""
         taken = self.rows[:count], self.results[:count]
         del self.rows[:count], self.results[:count]

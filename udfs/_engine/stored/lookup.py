@@ -18,7 +18,7 @@ from ..._stores.values import Decoded, SingleResults
 from ..calls.slots import HostOperator
 from ..loop.event_loops import end_tasks
 from .coalescing import LandedResults
-from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow
+from .elements import ROWS, AnsweredRows, Inlet, LookedUpRow, Rows, RowsAsColumns
 from .stored_results import KEYS_AT_ONCE, StoredResults, failing
 
 Key = bytes | BaseException
@@ -34,7 +34,7 @@ class LookedUpInput(Inlet, Protocol):
     may_have_more: bool  # False when everything was taken out of it
 
     @property
-    def has_batches(self) -> bool:  # whether there is a batch behind the one that elements are taken from
+    def has_batches(self) -> bool:  # whether there is a batch behind that from which elements are taken
         ...
 
     def request_from(self, request_rows: Callable[[], None], /) -> None: ...
@@ -58,8 +58,8 @@ class LookupAhead:
     buffer: LookedUpInput
     request_rows: Callable[[], None]
     is_single: bool = dataclasses.field(kw_only=True)
-    _pending: deque[deque[Any]] = dataclasses.field(default_factory=deque, init=False)
-    _in_lookup: list[Any] = dataclasses.field(default_factory=list, init=False)
+    _pending: deque[Rows] = dataclasses.field(default_factory=deque, init=False)
+    _in_lookup: Rows = dataclasses.field(default_factory=list, init=False)
     _is_open = False
     _ended = False  # nothing more is fed; the buffer ends when everything has been looked up
     # One lookup at a time, so that parts stay in order; None before `open` and while there is nothing to do.
@@ -90,17 +90,19 @@ class LookupAhead:
             await end_tasks([self._task])
 
     def feed(self, batch: Iterable[Any]) -> None:
-        self._pending.append(deque(batch))
+        self._pending.append(batch if isinstance(batch, RowsAsColumns) else [*batch])
         self._start()
 
     def put(self, element: Any) -> None:
-        if not self._pending:
-            self._pending.append(deque())
-        self._pending[-1].append(element)
+        last = self._pending[-1] if self._pending else None
+        if isinstance(last, list):
+            last.append(element)
+        else:
+            self._pending.append([element])
         self._start()
 
     def restore(self, elements: Iterable[Any]) -> None:
-        self._pending.appendleft(deque(elements))
+        self._pending.appendleft([*elements])
         self._start()
 
     def end(self) -> None:
@@ -131,9 +133,10 @@ class LookupAhead:
         # What came in the same turn of the loop is looked up together.
         part, most = self._pending[0], self.stored.rows_at_once
         if len(part) <= most:
-            self._in_lookup = [*self._pending.popleft()]
+            self._in_lookup = self._pending.popleft()
         else:
-            self._in_lookup = [part.popleft() for _ in range(most)]
+            self._in_lookup = part[:most]
+            del part[:most]
         self.landed.looking()
         elements = await self._looked_up(self._in_lookup)
         self.landed.looked([one.key for one in elements if type(one) is LookedUpRow and one.key and one.found is None])
@@ -145,15 +148,15 @@ class LookupAhead:
         if self._ended and not self.is_looking_up:
             self.buffer.end()
 
-    async def _looked_up(self, elements: Sequence[Any]) -> list[Any]:
+    async def _looked_up(self, elements: Rows) -> list[Any]:
         """The elements in their order, rows with a result as `AnsweredRows`, other rows as `LookedUpRow`."""
-        only_rows = _KINDS_OF_ROWS.issuperset(map(type, elements))
+        only_rows = isinstance(elements, RowsAsColumns) or _KINDS_OF_ROWS.issuperset(map(type, elements))
         rows = elements if only_rows else [element for element in elements if type(element) in ROWS]
         keys, are_good = await self._keys(rows)
         found, now = await self._found(keys, are_good=are_good), self.operator.counters.clock()
         if only_rows:  # the usual cases, at less cost
             if self.is_single and isinstance(found, SingleResults):
-                return [AnsweredRows([*rows], found.results)]
+                return [AnsweredRows(rows, found.results)]
             if {*map(type, found)} == _NOTHING:
                 return [*map(LookedUpRow.of, rows, keys, found, repeat(now))]
         answers = zip(keys, found, strict=True)
@@ -174,18 +177,19 @@ class LookupAhead:
             arranged.append(AnsweredRows(rows, results))
         return arranged
 
-    async def _keys(self, rows: Sequence[Any]) -> tuple[list[Key], bool]:
+    async def _keys(self, rows: Rows) -> tuple[list[Key], bool]:
         """The key of each row, or the error of a row that no key can be made of; and whether there is no error."""
         keys: list[Key] = []
         are_good = True
+        arguments = rows.arguments if isinstance(rows, RowsAsColumns) else [*map(_first, rows)]
         for start in range(0, len(rows), KEYS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            arguments = [*map(_first, rows[start : start + KEYS_AT_ONCE])]
+            some = arguments[start : start + KEYS_AT_ONCE]
             try:
-                keys += self.stored.keys_of(arguments)
+                keys += self.stored.keys_of(some)
             except BaseException:  # of a value, or of the user's `key=`: row by row it is found whose it is
-                keys += [self._key(one) for one in arguments]
+                keys += [self._key(one) for one in some]
                 are_good = False
         return keys, are_good
 

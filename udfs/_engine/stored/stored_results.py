@@ -123,8 +123,10 @@ class StoredResults:
             self._most = FEW_ROWS  # perhaps it was too much at once
             return [None] * len(keys)
         self._most = min(ROWS_AT_ONCE, 2 * self._most)
-        missing = values.count(None)
-        size = sum(map(len, filter(None, values) if missing else values))
+        try:
+            missing, size = 0, sum(map(len, values))
+        except TypeError:  # there is None
+            missing, size = values.count(None), sum(map(len, filter(None, values)))
         self._rows, self._bytes = self._rows + len(values) - missing, self._bytes + size
         at_once = max(1, min(KEYS_AT_ONCE, DECODED_AT_ONCE * len(values) // max(1, size)))
         parts: list[Decoded] = []

@@ -8,12 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from ..._stores.key_ledgers import Window
+from ..._stores.ledgers import Window
 from ..gate import Key
 from .option import ROUNDING, Budget
 from .windows import WHOLE_TIME, Windows
 
 CALLS_AT_ONCE = 64  # calls for which a task asks at once
+LOW = 0.5  # of what is to be there before calls need it: below it a task asks for more
 COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithmetic
 
 
@@ -200,21 +201,23 @@ class KeyAmount:
     # in_flight, reserved: attempts whose settlement may give something back, and what they have reserved
     # is_held: the coordinator counts this task among the holders
     # is_newly_spent: the next call that is turned away is the first of all tasks
+    # is_scarce: the last block was not whole, so nothing is asked for before a call needs it
     # is_used: something was reserved since the last question
     # need: what the next call needs; 0: none asks
     # over: the smallest need that was refused for good
     # unsaid: what is to be added to what the coordinator has as spent
+    # usual: what the last call has needed
 
     __slots__ = (
-        "available", "block", "in_flight", "is_held", "is_newly_spent", "is_used", "key", "need", "over", "reserved",
-        "spent_by_all", "unsaid", "window",
+        "available", "block", "in_flight", "is_held", "is_newly_spent", "is_scarce", "is_used", "key", "need", "over",
+        "reserved", "spent_by_all", "unsaid", "usual", "window",
     )  # fmt: skip
 
     def __init__(self, window: OpenWindow, key: Key) -> None:
         self.window, self.key = window, key
-        self.available = self.need = self.reserved = self.unsaid = self.spent_by_all = 0.0
+        self.available = self.need = self.reserved = self.unsaid = self.usual = self.spent_by_all = 0.0
         self.in_flight, self.block = 0, 1
-        self.is_held = self.is_used = self.is_newly_spent = False
+        self.is_held = self.is_used = self.is_newly_spent = self.is_scarce = False
         self.over = math.inf
 
     @property
@@ -242,10 +245,22 @@ class KeyAmount:
 
     def reserve(self, need: float) -> None:
         self.available = max(0.0, self.available - need)
-        self.need, self.is_used = 0.0, True
+        self.need, self.usual, self.is_used = 0.0, need, True
         if self.window.is_settled:
             self.in_flight += 1
             self.reserved += need
+            if self._is_low:
+                self.window.ask_for(self)
+
+    @property
+    def _ahead(self) -> float:
+        """What is to be there before a call needs it, while calls are made."""
+        return min(self.block * self.usual, self.reserved) if self.is_used and not self.is_scarce else 0.0
+
+    @property
+    def _is_low(self) -> bool:
+        ahead, available = self._ahead, self.available
+        return available < LOW * ahead and available + self.usual <= ahead
 
     def settle(self, reserved: float, cost: float) -> None:
         self.in_flight -= 1
@@ -257,17 +272,19 @@ class KeyAmount:
     def question(self, *, is_last: bool) -> Question:
         """What is to be said and asked of it; what the task does not need is given back."""
         is_asking = bool(self.need) and not self.has_enough and not is_last
-        want = 0.0
+        need = want = 0.0
         if is_asking:
-            want = self.block * self.need
-            if self.window.is_settled:  # no more than is in flight: a task that is killed loses both
-                want = min(want, max(self.need, self.reserved))
+            need, want = self.need, self.block * self.need
+            if self.window.is_settled:  # as a task that is killed loses it, no more than is in flight or would be
+                want = min(want, max(need * max(1, self.window.waiting_calls(self.key)), self.reserved))
+        elif not is_last and self._is_low:
+            need, want = self.usual, self._ahead - self.available
         spare = 0.0 if is_last or is_asking else max(self.need, self.reserved if self.is_used else 0.0)
         back = max(0.0, self.available - spare)
         self.available -= back
         added, self.unsaid, self.is_used = self.unsaid - back, 0.0, False
         keeps = not is_last and bool(self.in_flight or self.available)
-        return Question(self, added, self.need if is_asking else 0.0, want, keeps)
+        return Question(self, added, need, want, keeps)
 
 
 class Question(NamedTuple):
@@ -291,6 +308,9 @@ class Reply(NamedTuple):
 class OpenWindow:
     """The amounts of a window, as far as the task uses them.
 
+    Args:
+        waiting: how many calls of a key would begin now if their costs were there.
+
     Attributes:
         run: the coordinator's name for the window; another name means that it restarted empty.
         told: when the coordinator last said what is spent, by its clock.
@@ -301,8 +321,10 @@ class OpenWindow:
 
     # _amounts: those in use; _spent: those of which calls were turned away
 
-    def __init__(self, window: Window, poke: Callable[[], None], *, is_settled: bool) -> None:
-        self.window, self.is_settled, self._poke = window, is_settled, poke
+    def __init__(
+        self, window: Window, poke: Callable[[], None], waiting: Callable[[Key], int], *, is_settled: bool
+    ) -> None:
+        self.window, self.is_settled, self.waiting_calls, self._poke = window, is_settled, waiting, poke
         self.run, self.told = "", 0.0
         self._amounts: dict[Key, KeyAmount] = {}
         self._spent: dict[Key, KeyAmount] = {}
@@ -364,6 +386,7 @@ class OpenWindow:
         elif question.want:
             self.waiting.add(amount)
         if question.want:
+            amount.is_scarce = answer.got + question.need <= question.want
             amount.need = 0.0  # the call that asked may need none by now; else it asks again
         (self.held.add if amount.is_held else self.held.discard)(amount)
         if amount not in self.waiting:

@@ -12,7 +12,8 @@ from ..._errors.safe import type_name, without_secrets
 from ..._stores.ledgers import Ledger
 from ..coordinator.client import ANSWER, FIRST_PAUSE, LONGEST_PAUSE, MOST_AWAY
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, REPORT_EVERY, PeriodicTask, TaskLink
-from .amount import CALLS_AT_ONCE, COST_ROUNDING
+from ..gate import Key
+from .amount import CALLS_AT_ONCE, COST_ROUNDING, LOW
 from .option import ROUNDING, Budget
 from .windows import WHOLE_TIME
 
@@ -128,17 +129,21 @@ class SharedBudget(PeriodicTask):
     Args:
         name: under which tasks share it.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
+        waiting: how many calls would begin now if their costs were there.
     """
 
     is_newly_spent = False  # only keys are counted
     window = during = WHOLE_TIME
     seconds_left = None
 
-    # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money: there the
-    # blocks are no more than what is reserved for calls in flight, as a task that is killed loses both.
+    # What a task holds comes in blocks, which double as they are used up. A budget that is settled is money, and a task
+    # that is killed loses what it holds: there a block is no more than what is reserved for calls in flight, or what
+    # calls that wait need. While calls are in flight the task asks for the next block when half of one is left.
     #
     # _spent, _reserved, _available: by attempts that are over, for those in flight, and what may be reserved unasked
     # _need: what the next call needs, so that it is not given back; 0: none asks
+    # _usual: what the last call has needed
+    # _is_scarce: the last block was not whole, so nothing is asked for before a call needs it
     # _is_awaited: other tasks wait for what this one holds
     # _over: the smallest need that was refused for good
     # _number: of the last question; 0: there was none
@@ -146,16 +151,24 @@ class SharedBudget(PeriodicTask):
     # _before: what runs before this one have spent; None: not known yet
     # _known: what all have spent, reserved or held at the last answer
 
-    def __init__(self, link: TaskLink, name: str, budget: Budget, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        link: TaskLink,
+        name: str,
+        budget: Budget,
+        ledger: Ledger | None = None,
+        waiting: Callable[[Key], int] = lambda _: 1,
+    ) -> None:
         is_named = budget.name is not None
         keys = [link.coordinator.key(kind, name, for_all=is_named) for kind in ("budget", "holders")]
         super().__init__(link, keys, gap=BUDGET_GAP)
         self._total, self.is_settled, self._ledger = budget.amount, budget.is_settled, ledger
         self._keep = KEEP_NAMED if is_named else KEEP_CALLS
-        self._spent = self._reserved = self._available = self._need = 0.0
+        self._waiting = waiting
+        self._spent = self._reserved = self._available = self._need = self._usual = 0.0
         self._run, self._known = "", 0.0
         self._number, self._block = 0, 1
-        self._is_awaited = False
+        self._is_awaited = self._is_scarce = False
         self._over = math.inf
         self._before: float | None = None if ledger is not None else 0.0
         self._spent_by_all = self.told = 0.0
@@ -187,7 +200,19 @@ class SharedBudget(PeriodicTask):
             self._reserved += need
         else:
             self._spent += need
-        self._need = 0.0
+        self._need, self._usual = 0.0, need
+        if self._is_low:
+            self._poke()
+
+    @property
+    def _ahead(self) -> float:
+        """What is to be there before a call needs it."""
+        return 0.0 if self._is_scarce or self._is_awaited else min(self._block * self._usual, self._reserved)
+
+    @property
+    def _is_low(self) -> bool:
+        ahead, available = self._ahead, self._available
+        return available < LOW * ahead and available + self._usual <= ahead
 
     def settle(self, reserved: float, cost: float) -> None:
         self._reserved = max(0.0, self._reserved - reserved)
@@ -205,28 +230,32 @@ class SharedBudget(PeriodicTask):
 
     async def _leave(self) -> None:
         self._spent, self._reserved, self._available = self._spent + self._reserved, 0.0, 0.0
-        await self._question(-1.0)
+        await self._question(0.0, -1.0)
 
     async def _exchange(self) -> float:
         if not self._number and not self._need:
             return REFRESH
         if self._before is None:
-            await self._question(0.0)
+            await self._question(0.0, 0.0)
         spare = self._need if self._is_awaited else max(self._need, self._reserved)
         if self._is_awaited or self.is_settled:
             self._available = min(self._available, spare)
         need, want = self._need, 0.0
         if not self._holds(need):
             self._available = 0.0  # too little for a call, and together with what others hold it may be enough
-            most = max(need, self._reserved) if self.is_settled else self._block * need
-            want = min(self._block * need, most)
-        got, is_over = await self._question(want)
+            want = self._block * need
+            if self.is_settled:
+                want = min(want, max(need * max(1, self._waiting("")), self._reserved))
+        elif self._is_low:
+            need, want = self._usual, self._ahead - self._available
+        got, is_over = await self._question(need, want)
         self._available += got
         if got:
             self._block = min(CALLS_AT_ONCE, 2 * self._block)
         if is_over and need:
             self._over = min(self._over, need)
         if want:
+            self._is_scarce = got + need <= want
             self._link.wake()
         if self._is_awaited and self._available:
             self._need = 0.0  # the call that asked may need none by now; else it asks again
@@ -236,9 +265,9 @@ class SharedBudget(PeriodicTask):
             return HURRY_EVERY
         return REPORT_EVERY if self._available or self._reserved else REFRESH
 
-    async def _question(self, want: float) -> tuple[float, bool]:
+    async def _question(self, need: float, want: float) -> tuple[float, bool]:
         self._number += 1
-        amounts = (self._spent, self._reserved, self._available, self._need, want)
+        amounts = (self._spent, self._reserved, self._available, need, want)
         known = (self._run, self._before or 0.0, self._keep)
         answer = await self._ask(SPEND, self._link.task, self._total, self._number, *amounts, BUDGET_LEASE, *known)
         got, is_over, is_awaited, spent, out = map(float, answer[:5])
@@ -247,7 +276,7 @@ class SharedBudget(PeriodicTask):
             # The coordinator has lost its memory: all that was known counts as spent, and a new run begins with that.
             self._run, self._before = run, self._known
             self._spent = self._reserved = self._available = 0.0
-            return await self._question(want)
+            return await self._question(need, want)
         self._run, self._is_awaited = run, bool(is_awaited)
         self._spent_by_all, self._known = before + spent, before + spent + out
         if (ledger := self._ledger) is not None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ..._errors.exceptions import FatalError
-from ..._stores.key_ledgers import KeyLedger, Window
+from ..._stores.ledgers import Ledger, Window
 from ..coordinator.client import LONGEST_PAUSE
 from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
@@ -99,6 +99,7 @@ class KeyedBudget(PeriodicTask):
         name: under which tasks share it.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
         wake: is called with a key when an answer may let calls of it begin that had to wait.
+        waiting: how many calls of a key would begin now if their costs were there.
     """
 
     # _ahead: seconds that the budget's time is ahead of the task's clock; None: not known yet
@@ -109,9 +110,15 @@ class KeyedBudget(PeriodicTask):
     # _number: of the last question; 0: there was none
 
     def __init__(
-        self, link: TaskLink, name: str, budget: Budget, ledger: KeyLedger | None, wake: Callable[[Key], None]
+        self,
+        link: TaskLink,
+        name: str,
+        budget: Budget,
+        ledger: Ledger | None,
+        wake: Callable[[Key], None],
+        waiting: Callable[[Key], int] = lambda _: 1,
     ) -> None:
-        self._wake = wake
+        self._wake, self._waiting = wake, waiting
         self._name, self._budget, self._ledger, self.is_settled = name, budget, ledger, budget.is_settled
         self._windows = Windows(budget.per)
         self._ahead = None if budget.per else 0.0
@@ -122,7 +129,7 @@ class KeyedBudget(PeriodicTask):
         super().__init__(link, (), gap=BUDGET_GAP)
 
     def _opened(self, window: Window) -> OpenWindow:
-        return OpenWindow(window, self._poke, is_settled=self.is_settled)
+        return OpenWindow(window, self._poke, self._waiting, is_settled=self.is_settled)
 
     def of(self, key: Key) -> KeyAmount:
         """The amount of a key in the window of now."""

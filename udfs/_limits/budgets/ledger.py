@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from ..._stores.base import ResultStore
-from ..._stores.key_ledgers import key_ledger_of
 from ..._stores.ledgers import ledger_of
 from ..coordinator.link import TaskLink
 from ..gate import Key
@@ -17,20 +16,25 @@ from .option import Budget
 
 @contextlib.asynccontextmanager
 async def shared_amounts(
-    link: TaskLink, name: str, budget: Budget, store: ResultStore | None, wake_key: Callable[[Key], None]
+    link: TaskLink,
+    name: str,
+    budget: Budget,
+    store: ResultStore | None,
+    wake: Callable[[Key], None],
+    waiting: Callable[[Key], int],
 ) -> AsyncIterator[SharedBudget | KeyedBudget]:
     """The amounts of a budget while the block runs.
 
-    The store keeps what was spent of a budget with a name; `wake_key` is called when calls of a key may begin.
+    The store keeps what was spent of a budget with a name; `wake` is called when calls of a key may begin, and
+    `waiting` says how many would.
     """
-    store = None if budget.name is None else store
-    amounts: SharedBudget | KeyedBudget
     async with contextlib.AsyncExitStack() as stack:
+        name = f"{name}:{budget.per or ''}" if budget.is_divided else name
+        ledger = await stack.enter_async_context(ledger_of(None if budget.name is None else store, name))
+        amounts: SharedBudget | KeyedBudget
         if budget.is_divided:
-            name = f"{name}:{budget.per or ''}"
-            keys_ledger = await stack.enter_async_context(key_ledger_of(store, name))
-            amounts = KeyedBudget(link, name, budget, keys_ledger, wake_key)
+            amounts = KeyedBudget(link, name, budget, ledger, wake, waiting)
         else:
-            amounts = SharedBudget(link, name, budget, await stack.enter_async_context(ledger_of(store, name)))
+            amounts = SharedBudget(link, name, budget, ledger, waiting)
         stack.push_async_callback(amounts.close)
         yield amounts

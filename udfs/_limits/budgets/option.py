@@ -174,6 +174,18 @@ class Budgets(tuple[Budget, ...]):
         return ()
 
 
+def spent_names(budgets: Sequence[Budget]) -> list[str]:
+    """Under which names figures have what a function spends of each: of its unit, if no other one is of that.
+
+    >>> spent_names([Budget(20, name="day"), Budget(300, name="month"), Budget(1e6, "tokens", name="model")])
+    ['USD of "day"', 'USD of "month"', 'tokens']
+    """
+    units = [one.unit for one in budgets]
+    return [
+        one.unit if one.name is None or units.count(one.unit) == 1 else f'{one.unit} of "{one.name}"' for one in budgets
+    ]
+
+
 def budget_label(budget: Budget) -> str:
     """A budget as people are shown it.
 

@@ -12,11 +12,11 @@ from ..._errors.failure import Failure
 from ..._errors.figures import amount_
 from ..._errors.records import error_text
 from ..._errors.safe import one_line
-from ..._stores.key_ledgers import Window
+from ..._stores.ledgers import Window
 from ..gate import AskingAttempt, HostTask
 from ..rates.option import RateLimit
 from .amount import Amount, Amounts
-from .option import MOST_UNTOLD, Budget, budget_label
+from .option import MOST_UNTOLD, Budget, budget_label, spent_names
 
 logger = logging.getLogger("asyncudf")
 
@@ -77,6 +77,7 @@ class Spending:
         redacted: bool,
     ) -> None:
         self._task, self._budgets, self._ask = task, budgets, ask
+        self._names = spent_names(budgets)
         self._settles = [*(one.settle for one in limits), *(one.settle for one in budgets)]  # by their places
         self._is_refusal, self._error_of, self.ends_task, self._redacted = is_refusal, spent_error, ends_task, redacted
         self._first = len(limits)  # place of the budgets among the costs
@@ -137,7 +138,9 @@ class Spending:
             is_refused = failure is not None and self._is_refusal(failure)
             if not is_cut:
                 self._settle_permits(attempt, reserved, spent, outcomes, is_refused=is_refused)
-            spent.update(self._settle_budgets(attempt, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused))
+            settled = self._settle_budgets(attempt, reserved, spent, outcomes, is_cut=is_cut, is_refused=is_refused)
+            units = {budget.unit for budget in self._budgets}
+            spent = settled | {unit: cost for unit, cost in spent.items() if unit not in units}
         totals = self._task.counters.totals
         for unit, cost in spent.items():
             totals.spent[unit] = totals.spent.get(unit, 0.0) + cost
@@ -175,9 +178,9 @@ class Spending:
         is_cut: bool,
         is_refused: bool,
     ) -> dict[str, float]:
-        """Settle the budgets; returns what the attempt did cost, by unit, beside what the function has `said`."""
+        """Settle the budgets; returns what the attempt did cost of each, by `spent_names`."""
         spent = {}
-        for gate, budget in zip(self.gates, self._budgets, strict=True):
+        for gate, budget, name in zip(self.gates, self._budgets, self._names, strict=True):
             place, own = gate.place, said.get(budget.unit)
             if not gate.amounts.is_settled:
                 continue
@@ -197,7 +200,7 @@ class Spending:
             if cost > reserved[place] * 1.001 and not budget.learns:
                 self._warn_of_more(budget, cost, reserved[place], len(attempt.rows))
             gate.settle(attempt, reserved[place], cost, is_untold=is_untold)
-            spent[budget.unit] = cost
+            spent[name] = cost
         return spent
 
     def _warn_of_unsaid(self, unit: str) -> None:

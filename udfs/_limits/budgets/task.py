@@ -27,7 +27,9 @@ async def gates(budgets: Budgets, task: LimitedTask, first: int) -> list[BudgetG
         else:
             from .ledger import shared_amounts
 
-            amounts = await task.closing.enter_async_context(shared_amounts(task.link, name, budget, task.store, wake))
+            waiting = partial(_waiting, task, place if budget.by else None)
+            opened = shared_amounts(task.link, name, budget, task.store, wake, waiting)
+            amounts = await task.closing.enter_async_context(opened)
         spending = task.spending
         gate = BudgetGate(amounts, budget, place, spending.error_of(budget, place), ends_task=spending.ends_task)
         spending.gates.append(gate)
@@ -40,6 +42,13 @@ async def gates(budgets: Budgets, task: LimitedTask, first: int) -> list[BudgetG
 def _wake(wake: Callable[[], None], key: Key) -> None:
     """The amount is the same for all keys."""
     wake()
+
+
+def _waiting(task: LimitedTask, place: int | None, key: Key) -> int:
+    """How many calls, of this key if there is a place, would begin now if their costs were there."""
+    if place is None:
+        return task.wanted_calls() - task.slots.in_flight
+    return min(task.slots.capacity - task.slots.in_flight, 1 + task.waiting((place, key)))
 
 
 class BudgetGate(Gate):

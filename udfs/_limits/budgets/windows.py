@@ -10,7 +10,7 @@ from typing import Literal
 from ..._errors.checks import Seconds, seconds
 from ..._errors.exceptions import OptionError
 from ..._errors.safe import safe_repr
-from ..._stores.key_ledgers import Window
+from ..._stores.ledgers import Window
 
 DAY = 86_400.0  # seconds; UTC has no others, as the clocks of computers leave out leap seconds
 SHORTEST = 1.0  # seconds: the clocks of tasks differ by some milliseconds

@@ -17,7 +17,7 @@ FAILED, TRY_AGAIN = 1, 75  # exit codes; 75 is EX_TEMPFAIL of sysexits.h
 def manifest(metrics: Mapping[str, Any], error: str) -> dict[str, Any]:
     """A run as an orchestrator wants to know it: what was done, what it cost, and whether rows are left.
 
-    `error` is the type of the one that has ended the block; empty if none has.
+    `error` is the type of the error that has ended the block; empty if none has.
     """
     functions = [_function(one) for one in metrics["functions"]]
     reasons = [one["reason"] for one in functions if one["reason"]]

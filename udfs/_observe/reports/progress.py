@@ -16,7 +16,7 @@ from .function_figures import FunctionFigures, paid
 
 RATE_SECONDS = 5.0  # seconds; rows/s are those of the last few
 NOT_ALL = 0.99  # of the work at most, while some is left
-SOME_ROWS = 20  # of which the costs say something about others
+SOME_ROWS = 20  # the costs of so many rows say something about others
 WHOLE = 100  # the amount from which an estimate has no cents
 ESTIMATE_SECONDS = 30.0  # seconds; the time left is estimated from these, as it would jump about with the others
 

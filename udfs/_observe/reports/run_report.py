@@ -209,7 +209,7 @@ def run_report(metrics: Mapping[str, Any], path: str | Path) -> None:
 
 
 def rehearsal_report(rehearsal: Any, path: str | Path) -> None:
-    """The same about a `Rehearsal`, with the same errors."""
+    """As `run_report`, about a `Rehearsal`, with the same errors."""
     _write(_environment().get_template("rehearsal.html").render(told=rehearsal), path)
 
 

@@ -428,7 +428,7 @@ def keys_of(df: DataFrame, columns: Sequence[str], *, needs_all: bool = False) -
 
 
 def key_of(columns: Sequence[str]) -> Any:
-    """The arguments in these columns, as the one column of the table."""
+    """The arguments in these columns, as the table's column of arguments."""
     literally = ("`" + column.replace("`", "``") + "`" for column in columns)
     return sf.struct(*(sf.col(name).alias(column) for name, column in zip(literally, columns, strict=True))).alias(KEY)
 

@@ -110,7 +110,8 @@ class Run:
         - `in_flight` and `queued` (calls; rows in the queue) with `mean` and `peak` per task.
         - `latency` of calls in seconds: `count`, `mean`, `min`, `p50`, `p90`, `p95`, `p99`, `max` (quantiles with an
           error of 1%), and a `histogram`; `first` and `last`, that of those that ended first and last in their tasks.
-        - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`;
+        - `spent`: what the calls did cost, by unit: of budgets that are settled, and by `context.spend`. Of two budgets
+          of one unit each has its own, such as `USD of "month"`;
           `spent_squares`, the squares of these costs together.
         - `budgets`: of each budget with a name that is not by key, what all runs have `spent` of its `amount`, in which
           `unit` and `window` (empty without `per=`), as far as the tasks knew when they ended.

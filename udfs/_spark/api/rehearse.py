@@ -32,7 +32,7 @@ from ..._functions.annotations import Vector
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Options, shows_options
 from ..._functions.signature import FunctionSpec, group_rows
-from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label
+from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label, spent_names
 from ..._limits.budgets.windows import Windows
 from ..._limits.capacity.option import KeyCapacity
 from ..._limits.health.option import Failures
@@ -431,15 +431,17 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast, tasks: Se
     if options.store is not None and counted.distinct is not None:
         df, calls = counted.unlike, counted.distinct
         unit = "distinct argument" if options.store.key is None else "key"
-    for budget in options.budgets:
-        need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(budget.unit)
+    for budget, name in zip(options.budgets, spent_names(options.budgets), strict=True):
+        need = as_is.attempts if budget.unit == CALLS else as_is.spent.get(name)
         reserve, shown = budget.reserve, one_line(budget_label(budget))
         if isinstance(reserve, int | float) and reserve > budget.amount:
             yield f"no call begins: each reserves {amount_(reserve)}, more than the budget of {shown}"
         elif need is not None and need.likely:
             # What the sample has spent is of the job, if its results are kept.
             before = max((task.spent.get(budget.name or "", 0.0) for task in tasks), default=0.0)
-            before = max(0.0, before - own.get(budget.unit, 0.0) * (options.store is not None))
+            before = max(
+                0.0, before - own.get(CALLS if budget.unit == CALLS else name, 0.0) * (options.store is not None)
+            )
             if before > ROUNDING * budget.amount:
                 shown += f", of which {amount_(before)} are spent"
             spent, unpaid, may_be_spent = _unpaid(udf.spec, df, calls, budget, need, as_is.seconds.likely, before)

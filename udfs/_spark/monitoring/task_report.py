@@ -158,7 +158,7 @@ class TaskReportSpec:
     # The worker unpickles the accumulator only for a monitor: Spark would send it back with every task.
 
     def about(self, plan: FunctionPlan, name: str, position: int) -> tuple[str, dict[str, Any]]:
-        """The use of a function in messages, and what they say of it: it is the one at this position of a chain."""
+        """The use of a function in messages, and what they say of it; it has this position in a chain."""
         order = [self.use, self.mention, position]
         options = plan.public_options()
         about = {"name": name, "entry_point": self.entry_point, "order": order, "options": options}
