@@ -68,6 +68,8 @@ class VectorCodec:
         if np is not None and isinstance(result, np.ndarray) and result.ndim:
             pd = importlib.import_module("pandas")
             result = pd.Series(result if result.ndim == 1 else list(result))
+        elif pd is not None and isinstance(result, (pd.Index, pd.api.extensions.ExtensionArray)):
+            result = pd.Series(result)  # of pandas 3, the `.values` of texts are such an array
         is_array, is_list = isinstance(result, (pa.Array, pa.ChunkedArray)), isinstance(result, list)
         if not (is_array or is_list) and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
             check_awaited(self._function, result)
