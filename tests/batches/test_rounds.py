@@ -11,9 +11,10 @@ import pytest
 
 from asyncudf import AsyncUDFError, Budget, FatalError, ResultError, ResultStore, batch_function, http
 from asyncudf._batches import writer as writers
+from asyncudf._batches.journal import Event
 from asyncudf.batches import JobStatus, NotAnsweredError
 from tests.batches.submissions import Finding, Process, Service, disk_of, double, errors, values
-from tests.kit.batch_folders import DriverKilled
+from tests.kit.batch_folders import DriverKilled, MemoryFolder
 
 NUMBERS = range(10)
 DOUBLED = {n: 2 * n for n in NUMBERS}
@@ -34,6 +35,37 @@ def test_equal_rows_are_one_request_and_each_job_is_fetched_once() -> None:
     assert values(disk) == DOUBLED
     assert (set(service.billed.values()), len(service.jobs)) == ({1}, 4)
     assert set(service.fetched.values()) == {1}
+
+
+def test_a_look_counts_no_results_that_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look of a sensor counted all results anew; those that a killed process has left have to be."""
+    recounts: list[int] = []
+    recount = MemoryFolder.recount
+
+    def noted(folder: MemoryFolder) -> list[Event]:
+        recounts.append(len(folder.disk.results))
+        return recount(folder)
+
+    monkeypatch.setattr(MemoryFolder, "recount", noted)
+    service, disk = Service(), disk_of(NUMBERS)
+    service.ends = lambda job: "ended" if job == "job-0" else "working"
+    for _ in range(3):
+        Process(disk, service).rounds(2)
+    assert (len(values(disk)), recounts) == (3, [])
+
+    def killed(step: str) -> None:
+        if step == "settle task written":
+            raise DriverKilled
+
+    service.ends = lambda job: "ended" if job in ("job-0", "job-1") else "working"
+    with pytest.raises(DriverKilled):
+        Process(disk, service, killed).rounds(2)
+    for _ in range(3):
+        Process(disk, service).rounds(2)
+    assert recounts == [6], "once, and what was counted then is known to the next process"
+    assert (service.fetched["job-1"], len(values(disk))) == (1, 6)
+    service.ends = lambda job: "ended"
+    assert Process(disk, service).rounds().is_done
 
 
 @pytest.mark.parametrize("state", ["expired", "cancelled"])

@@ -212,6 +212,26 @@ async def test_a_task_renews_what_it_has_though_the_coordinator_is_behind(server
 
 
 @pytest.mark.usefixtures("given_time")
+async def test_a_task_with_very_many_keys_renews_those_with_calls_first(server: Server) -> None:
+    """A question is about 256 keys. With thousands, those with calls were renewed too late: another task had them."""
+    space = space_of_its_own()
+    async with Behind(server, space=space) as slow, OnGivenTime(server, space=space) as quick:
+        await prepare_key_shares(quick, "x")
+        one, two = Task(slow, "one"), Task(quick, "two")
+        for _ in range(4):
+            await one.begin()
+        for other in range(3000):
+            one.calls.may_begin(f"key {other}", object(), now())
+        await asyncio.sleep(4)
+        waiting = asyncio.ensure_future(two.begin())
+        await asyncio.sleep(20)
+        assert not waiting.done()
+        waiting.cancel()
+        await one.calls.close()
+        await two.calls.close()
+
+
+@pytest.mark.usefixtures("given_time")
 async def test_a_server_without_a_memory_gives_nothing_twice(connection: OnGivenTime) -> None:
     """What tasks have in flight they keep; others get calls when that has been said, or is over."""
     await prepare_key_shares(connection, "x")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from asyncudf import RateLimit
+from asyncudf import Budget, KeyCapacity, RateLimit
 from asyncudf._limits.capacity.job import CapacityShare, prepare_shares
 from asyncudf._limits.coordinator.client import Coordinator
 from asyncudf._limits.health.job import SharedFailures
@@ -23,6 +24,7 @@ from tests.kit.coordinators import (
     space_of_its_own,
     start_server,
 )
+from tests.kit.engines import run_tasks
 from tests.kit.errors import is_of_the_task
 
 pytestmark = pytest.mark.services
@@ -142,3 +144,34 @@ async def test_a_share_is_given_back_whatever_its_task_is_at(server: Server) -> 
                 await asyncio.sleep(0)  # as many turns of the loop
             async with asyncio.timeout(5.0):
                 await share.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"job_capacity": 4},
+        {"job_capacity": KeyCapacity(4, by="tenant")},
+        {"rate_limit": RateLimit(100)},
+        {"rate_limit": RateLimit(100, by="tenant")},
+        {"budget": Budget(100, "calls")},
+        {"budget": Budget(100, "calls", by="tenant")},
+    ],
+    ids=["calls", "calls of keys", "rate", "rate of keys", "budget", "budget of keys"],
+)
+def test_a_task_that_ends_asks_the_coordinator_no_more(server: Server, options: dict[str, Any]) -> None:
+    """What it shares with other tasks would go on to ask, and to keep what it has, until the worker ends."""
+
+    def left_beside(*others: Callable[..., Any]) -> int:
+        left = list[int]()
+
+        async def long(tenant: str, row: int) -> None:
+            await asyncio.sleep(20)
+            left.append(len(asyncio.all_tasks()))
+
+        run_tasks(server, [*others, long], [("a", 1)], **options)
+        return left[0]
+
+    async def short(tenant: str, row: int) -> None:
+        return None
+
+    assert left_beside(short) == left_beside()

@@ -17,7 +17,7 @@ import pytest
 
 from asyncudf._batches import tasks
 from asyncudf._batches.journal import HALVES, REST, REUSED, Event
-from asyncudf._batches.state import KINDS
+from asyncudf._batches.state import KINDS, counted_events
 from asyncudf._spark import running_task
 
 __all__ = ("Disk", "DriverKilled", "MemoryFolder", "WorkerKilled", "killable")
@@ -77,6 +77,12 @@ class MemoryFolder:
         self._step(f"{kinds} before")
         self.disk.journal += [Event.from_json(event.to_json()) for event in events]
         self._step(f"{kinds} after")
+
+    def checkpoint(self) -> None:
+        """Nothing has to be read faster here."""
+
+    def result_waves(self) -> set[str]:
+        return {wave for wave, _ in self.disk.results}
 
     def look_up(self, task: tasks.LookupTask) -> list[Event]:
         found = self._run(task, self._requests([(key, row, None) for key, row in dict(self.disk.rows).items()]))
@@ -162,7 +168,8 @@ class MemoryFolder:
             self._step("settle task written")
             errors = [(row["part"], row["error"]) for row in found if row["kind"] == "trouble"]
             troubles += [(name, f"{error['type']}: {error['message']}") for name, error in errors]
-        return self._counts([row for name, row in self.disk.results if name == wave]), troubles
+        counts = self._counts([row for name, row in self.disk.results if name == wave])
+        return [*counts, *counted_events([wave])], troubles
 
     def recount(self) -> list[Event]:
         best: dict[Any, dict[str, Any]] = {}

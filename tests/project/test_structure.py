@@ -52,7 +52,14 @@ NEVER = {"_engine.operators": "_arrow", "_engine.stored": "_arrow", "_engine.cal
 
 # The packages, or single modules, that may import a library.
 ONLY_THERE = {
-    "pyspark": {"_spark", "_batches.state", "_batches.submission", "_batches.tasks"},
+    "pyspark": {
+        "_spark",
+        "_batches.files",
+        "_batches.journal_files",
+        "_batches.state",
+        "_batches.submission",
+        "_batches.tasks",
+    },
     "py4j": {"_spark"},
     "pyarrow": {"_arrow", "_batches.tasks", "_chain", "_spark", "testing._runs"},
     "pandas": {"_arrow.series", "_arrow.vectors", "_spark._compat"},

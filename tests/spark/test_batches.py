@@ -147,6 +147,22 @@ def test_a_state_of_an_earlier_version_goes_on(service, rows, tmp_path):
     assert everything(submission)[1] == []
 
 
+def test_a_relative_state_begins_where_the_program_is_when_it_is_given(service, rows, tmp_path, monkeypatch):
+    """Spark's driver stays in the folder where it was started: the state was there."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    submission = submit(rows, ask, "n", service=Findable(service.url), state=Path("states/june"))
+    assert submission.state == str(tmp_path / "here/states/june")
+    monkeypatch.chdir(tmp_path / "there")
+    assert submission.wait().is_done
+    assert everything(submission)[1] == []
+    assert [path.name for path in tmp_path.iterdir() if any(path.iterdir())] == ["here"]
+    with pytest.raises(FunctionError, match=f"nothing was submitted with the state {tmp_path}/there/states/june"):
+        Submission.open("states/june")
+    assert Submission.open("../here/states/june").status().is_done
+
+
 def test_what_is_not_done_is_left_out_or_cancelled(service, rows, tmp_path, monkeypatch):
     """The time to wait is shorter than that between two looks: the last look is at its end."""
     now = [0.0]

@@ -21,6 +21,11 @@ HALVES, REST = ("a", "b"), "r"  # at the end of the name of a piece; that of ano
 PIECES = (*HALVES, REST)
 MOST_RESTS = 8  # of rests; then of halves, whose failed requests the service may name
 REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
+SUBMITTED = "submitted"  # the kind of the event that says what was submitted
+OF_OWNERS = ("claim", "beat", "release")  # the kinds of events about the process that goes on
+OF_PARTS = ("planned", "intent", "sent", "unclear", "trouble", "refused", "apart", "settled")
+OF_ALL = (SUBMITTED, "formed", "counted", "cancelled")  # "counted": the results of the wave in `text` are in events
+KINDS = frozenset((*OF_OWNERS, *OF_PARTS, *OF_ALL))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +57,11 @@ class Event:
 
     @classmethod
     def from_json(cls, line: str) -> Event:
-        return cls(**json.loads(line))
+        """The event that a line of the journal has; ValueError or TypeError for one of a later version."""
+        event = cls(**json.loads(line))
+        if event.kind not in KINDS:
+            raise ValueError(f"unknown kind {event.kind!r}")
+        return event
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Event)}
@@ -154,6 +163,7 @@ class SubmissionProgress:
         # The last one that is planned as a whole; 0 before the first.
         self.attempt = max((event.attempt for event in events if event.kind == "formed"), default=0)
         self.is_cancelled = any(event.kind == "cancelled" for event in events)
+        self.counted = {event.text for event in events if event.kind == "counted"}  # waves of results
 
     def of(self, *states: str) -> list[Part]:
         return [part for part in self.parts if part.state in states]

@@ -5,6 +5,7 @@
     pieces/attempt=1/   those of a job that has failed, in a folder for each part, and in it for each of its pieces
     results/wave=.../   what came of requests, a file for each part
     journal/wave=.../   events, lines of JSON; one of them says what was submitted
+    checkpoints/        events of many waves in one file, to read them faster
 
 Spark's own reader and writer do everything, so the folder may be wherever Spark can write, also over Spark Connect.
 Nothing is changed once it counts: `rows` do from the event that they are submitted on, a part from the event that it is
@@ -18,20 +19,23 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from .._errors.exceptions import AsyncUDFError, OptionError
+from .._errors.exceptions import OptionError
 from .._errors.records import LETTER_FIELDS
 from .._spark._compat import VariantType, engine_of, inside, setting, slots_of
 from .._spark.marks import marked
 from .._spark.result_table import WAVE, ResultTable, is_missing, observed, read_files, wave_name
 from .._spark.types import parsed_offline
+from .files import HadoopFiles, naming
 from .journal import HALVES, PIECES, REST, REUSED, Event
+from .journal_files import JournalFiles
 from .tasks import FormTask, KeyTask, LookupTask, PollTask, ReparseTask, SendTask, SettleTask
 
 # A task's file is there when the task ends, not when its job does: then less is lost if the driver is killed meanwhile.
@@ -46,7 +50,6 @@ PARTS_AT_ONCE = 64  # in one Spark job
 # From Spark 4.1 on a union of frames that have one partition each has one partition too: one task would send all parts.
 UNION = "spark.sql.unionOutputPartitioning"
 THRESHOLD = "spark.speculation.task.duration.threshold"
-BETWEEN = "\t"  # events that were written together; no JSON has one
 FILLED = 0.9  # of a part, by the number of requests: it is known to some percent
 KINDS = ("ok", "failed", "again", "apart")  # the first that a request has is what came of it
 
@@ -62,6 +65,7 @@ class StateFolder:
 
     session: SparkSession
     path: str
+    journal: JournalFiles  # of this path
     schema: spark.StructType = dataclasses.field(default_factory=spark.StructType)  # of the rows
     positions: Sequence[int] = ()  # of the columns that are arguments
     value: Any = None  # the type of a result
@@ -91,8 +95,9 @@ class StateFolder:
 
     def check_free(self) -> None:
         """Raises OptionError if somebody has files where a new state would write its own."""
-        with self._named("read"):
-            there = [table for table in ("journal", "rows", "parts", "pieces", "results") if self._is_there(table)]
+        tables = ("journal", "checkpoints", "rows", "parts", "pieces", "results")
+        with naming(self.path, "read"):
+            there = [table for table in tables if self._is_there(table)]
         if there and "journal" not in there:
             raise OptionError(
                 f"the folder {self.path} has {there[0]}/ that no submission has written; take a new one as the state"
@@ -102,28 +107,16 @@ class StateFolder:
 
     def events(self) -> list[Event]:
         """The journal; empty if it is not there."""
-        with self._named("read"):
-            lines = self._text(self._at("journal")) if self._is_there("journal") else []
-        return [Event.from_json(event) for line in lines for event in line.split(BETWEEN)]
+        with naming(self.path, "read"):
+            return self.journal.events(is_there=self._is_there("journal"))
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events to the journal, all or none."""
-        line, place = BETWEEN.join(event.to_json() for event in events), self._wave("journal")
-        with self._named("written"):
-            self._add(line, place)
+        self.journal.add(events)
 
-    def _add(self, line: str, place: str) -> None:
-        hadoop = self._hadoop()
-        if hadoop is None:
-            self.session.range(0, 1, 1, 1).select(sf.lit(line).alias("value")).write.text(place)
-            return
-        # A Spark job would wait for a slot while others have them all: signs of life may not.
-        path, files = hadoop
-        out = files.create(path(f"{place}/_line"))
-        out.write(bytearray(line.encode()))
-        out.close()
-        if not files.rename(path(f"{place}/_line"), path(f"{place}/line.txt")):
-            raise OSError(f"{place}/_line cannot be renamed")
+    def checkpoint(self) -> None:
+        """Let the next process read fewer files."""
+        self.journal.checkpoint()
 
     # Rows.
 
@@ -134,6 +127,7 @@ class StateFolder:
 
     def write_rows(self, keyed: DataFrame) -> dict[str, int]:
         """Write the rows, in place of those that a killed process has left; returns their figures."""
+        # Not by `result_table.counted`: where nothing is observed it would keep the rows, which are kept here anyway.
         observes, seen = engine_of(self.session).observes, Observation()
         with self._settings():
             counted = keyed.observe(seen, *_figures(keyed)) if observes else keyed
@@ -196,12 +190,12 @@ class StateFolder:
 
     def send(self, parts: Sequence[str], task: SendTask) -> list[Event]:
         """Send parts as jobs, a task for each; the events that it returns are in the journal."""
-        place = self._wave("journal")
+        wave = wave_name()
         frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
         with self._settings():
-            frame.write.options(**AT_TASK_END).text(place)
+            frame.write.options(**AT_TASK_END).text(self.journal.place(wave))
         # What is there, and not what Spark has seen of it: a task that was lost after its end has sent, too.
-        return [Event.from_json(line) for line in self._text(place)]
+        return self.journal.read_wave(wave)
 
     def poll(self, task: PollTask) -> list[Any]:
         numbers = self.session.range(0, len(task.jobs), 1, min(len(task.jobs), self.slots))
@@ -212,12 +206,22 @@ class StateFolder:
     def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]:
         """Write what came of the requests of parts, a task for each; returns the parts as settled, and the troubles."""
         frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
-        settled = self._add_results(frame.mapInArrow(task, self._result_schema()))
+        wave = wave_name()
+        settled = self._add_results(frame.mapInArrow(task, self._result_schema()), wave)
         error = sf.concat_ws(": ", "error.type", "error.message")
         trouble = sf.max(sf.when(sf.col("kind") == "trouble", error)).alias("trouble")
         counted = self._counted(settled, _rank("kind"), trouble)
         troubles = [(row["part"], row["trouble"]) for row in counted if row["trouble"] is not None]
-        return self._settled(counted), troubles
+        return [*self._settled(counted), *counted_events([wave])], troubles
+
+    def result_waves(self) -> set[str]:
+        """The waves of results that are there, also those that a killed process has left."""
+        place = self._at("results")
+        if hadoop := self._hadoop:
+            found = hadoop.names(place)
+        else:
+            found = read_files(self.session, place, "parquet").inputFiles() if self._is_there("results") else []
+        return set(re.findall(rf"(?:^|/){WAVE}=([^/]+)", "\n".join(found), re.MULTILINE))
 
     def recount(self) -> list[Event]:
         """What came of each part that has results."""
@@ -233,7 +237,7 @@ class StateFolder:
         schema = self._result_schema()
         unread = self.results().where(sf.col("unparsed") & sf.col("answer").isNotNull()).select(*schema.names)
         read = self._without_result(unread).select(*schema.names).mapInArrow(task, schema)
-        return bool(self._add_results(read).take(1))
+        return bool(self._add_results(read, wave_name()).take(1))
 
     def example_of_unread(self) -> str:
         """Why an answer could not be read."""
@@ -340,43 +344,22 @@ class StateFolder:
     def _at(self, table: str) -> str:
         return f"{self.path.rstrip('/')}/{table}"
 
-    def _wave(self, table: str) -> str:
-        return f"{self._at(table)}/wave={wave_name()}"
-
     def _load(self, place: str, schema: spark.StructType) -> DataFrame:
         return read_files(self.session, place, "parquet", schema)
 
-    def _text(self, place: str) -> list[str]:
-        return [row["value"] for row in read_files(self.session, place, "text").collect()]
-
-    def _add_results(self, frame: DataFrame) -> DataFrame:
+    def _add_results(self, frame: DataFrame, wave: str) -> DataFrame:
         """Add a wave; returns its rows as they are there."""
-        wave = wave_name()
         with self._settings():
             self._results.add(frame, wave)
         return self._results.wave(wave, self._result_schema())
 
-    def _hadoop(self) -> tuple[Any, Any] | None:
-        """The class of paths and the file system of the JVM; None over Spark Connect, and where nobody may use it."""
-        try:
-            context: Any = self.session.sparkContext
-            path = context._jvm.org.apache.hadoop.fs.Path
-            return path, path(self.path).getFileSystem(context._jsc.hadoopConfiguration())
-        except Exception:
-            return None
-
-    @contextlib.contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        """Errors of Spark and of the storage name the state; those of Java have a long trace in their text."""
-        try:
-            yield
-        except Exception as error:
-            reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
-            raise AsyncUDFError(f"the state {self.path} cannot be {what}: {reason}") from error
+    @property
+    def _hadoop(self) -> HadoopFiles | None:
+        return HadoopFiles.of(self.session, self.path)
 
     def _is_there(self, table: str) -> bool:
-        if hadoop := self._hadoop():  # without it Spark logs a warning with a long trace
-            return bool(hadoop[1].exists(hadoop[0](self._at(table))))
+        if hadoop := self._hadoop:  # without it Spark logs a warning with a long trace
+            return hadoop.is_there(self._at(table))
         try:
             files = read_files(self.session, self._at(table), "text")
             files.schema  # noqa: B018 - Spark looks only now
@@ -411,6 +394,11 @@ class StateFolder:
             with contextlib.suppress(Exception):
                 for name in changed:
                     conf.set(name, before[name])
+
+
+def counted_events(waves: Iterable[str]) -> list[Event]:
+    """What says that the events before have what these waves of results have."""
+    return [Event(0.0, "", "counted", text=wave) for wave in sorted(waves)]
 
 
 def _figures(keyed: DataFrame) -> list[Any]:

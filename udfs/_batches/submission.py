@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import time
 import uuid
@@ -31,6 +32,8 @@ from .._errors.safe import safe_repr, type_name
 from .._functions.key_names import key_name
 from .._functions.signature import check_costs
 from .._limits.budgets.option import Budget, spent_names
+from .._spark._compat import engine_of
+from .._spark.loopback import runs_here
 from .._spark.pickling import check_function_picklable
 from .._spark.planner import plan_function
 from .._spark.schemas import (
@@ -46,8 +49,10 @@ from .._spark.schemas import (
 from .._spark.types import active_session
 from .._stores.base import ResultStore, need, result_store
 from .._version import VERSION
+from .files import HadoopFiles
 from .function import BatchFunction, check_function
-from .journal import REUSED, Event, SubmissionProgress
+from .journal import REUSED, SUBMITTED, Event, SubmissionProgress
+from .journal_files import JournalFiles
 from .owner import Owner
 from .service import BatchService, check_service
 from .state import ERROR, StateFolder
@@ -60,7 +65,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asyncudf")
 
-SUBMITTED = "submitted"  # the kind of the event that says what was submitted
 STILL_WORKING = 75  # exit code, as that of a run that is to be continued
 _dumps: Any = cloudpickle.dumps
 _loads: Any = cloudpickle.loads
@@ -145,7 +149,8 @@ def submit(
         function: made by `batch_function`.
         columns: as in `ordered_wait`: those that the function reads, else those called like its parameters.
         service: a `BatchService`, such as `asyncudf.batches.OpenAIBatches()`.
-        state: a folder that Spark can write, on any storage; one for each submission.
+        state: a folder that Spark can write, on any storage; one for each submission. A relative path of a local disk
+            begins at the working directory of this process; `Submission.state` is the whole path.
         budget: a `Budget`, or a list of them, with `reserve`: requests are only sent as far as what they may cost is
             left. `settle` gets the arguments and the answer, as the service gives it.
         store: a `ResultStore`: requests that it has the results of are not sent, and it gets the results.
@@ -173,7 +178,7 @@ def submit(
     names = column_names(columns, df.schema, df)
     attempts = positive_int(attempts, "attempts")
     made = _Declared(function, check_service(service), _budgets(budget, function), attempts)
-    folder = StateFolder(df.sparkSession, _path(state))
+    folder = _folder(df.sparkSession, state)
     span = optional(seconds)(timeout, "timeout")
     store = optional(result_store)(store, "store")
     made.submitted(folder, made.manifest(df.schema, names, uuid.uuid4().hex[:12]), store)  # plan errors before anything
@@ -252,7 +257,7 @@ class Submission:
         if session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # on one machine workers run this Python
             session = SparkSession.builder.getOrCreate()
-        folder = StateFolder(session, _path(state))
+        folder = _folder(session, state)
         found = _manifest(folder.events())
         if found is None:
             raise FunctionError(
@@ -523,7 +528,7 @@ def _unpickled(manifest: Mapping[str, Any], path: str, names: Sequence[str]) -> 
     given = ", ".join(f"{name}=" for name in errors)
     raise FunctionError(
         f"{what} of the state {path} cannot be loaded here ({type_name(first)}: {first}): have the module here, or "
-        f"give {given} to Submission.open"
+        f"give {given} to Submission.open. The state is of asyncudf {manifest['asyncudf']}, and this is {VERSION}"
     ) from first
 
 
@@ -543,6 +548,22 @@ def _budgets(budget: Any, function: BatchFunction) -> tuple[Budget, ...]:
     return budgets
 
 
-def _path(state: Any) -> str:
+def _folder(session: SparkSession, state: Any) -> StateFolder:
     path = os.fspath(state) if isinstance(state, os.PathLike) else state
-    return text(path, "state").rstrip("/") or "/"
+    path = _absolute(session, text(path, "state").rstrip("/") or "/")
+    return StateFolder(session, path, JournalFiles(session, path))
+
+
+def _absolute(session: SparkSession, path: str) -> str:
+    """The same folder also after `os.chdir`: that of now, unless the path begins elsewhere than in this process."""
+    if re.match(r"/|\\|[\w+.-]+:", path):
+        return path
+    if files := HadoopFiles.of(session, path):
+        found = files.qualified(path)
+        return os.path.abspath(path) if found.startswith("file:") else found
+    if engine_of(session).runs_functions_itself and runs_here(session):
+        return os.path.abspath(path)
+    logger.warning(
+        "state=%r is relative: the server looks for it in a working directory of its own; give a whole path", path
+    )
+    return path

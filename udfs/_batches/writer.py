@@ -16,7 +16,7 @@ from .._stores.base import ResultStore
 from .journal import REUSED, Event, Part, SubmissionProgress
 from .owner import Owner
 from .service import JobState
-from .state import PARTS_AT_ONCE, StateFolder
+from .state import PARTS_AT_ONCE, StateFolder, counted_events
 from .tasks import (
     BROKEN,
     SILENT,
@@ -145,6 +145,7 @@ class Writer:
         if looks_up:
             for reused in self._folder.look_up(LookupTask(self._work, submitted.declared, store=self._store)):
                 events += [dataclasses.replace(reused, kind="planned"), reused]
+            events += counted_events([REUSED])
         task = FormTask(self._work, submitted.declared, attempt=attempt)
         events += self._folder.form(task, number, but_results=attempt > 1 or looks_up)
         self._add([*events, Event(0.0, "", "formed", attempt)])
@@ -335,20 +336,25 @@ class Writer:
         return OverJob(part.attempt, part.name, part.job, state, answers, error, is_last, left)
 
     def _add_settled(self, events: Sequence[Event]) -> None:
-        """Add which parts are settled: those of which each request has a result."""
+        """Add which parts are settled, those of which each request has a result, and what was counted for that."""
         requests = {part.id: part.requests for part in self.progress.parts}
-        self._add([event for event in events if requests.get((event.attempt, event.part)) == event.requests])
+        whole = [event for event in events if requests.get((event.attempt, event.part)) == event.requests]
+        self._add([*whole, *(event for event in events if event.kind == "counted")])
 
     def _reconcile(self) -> None:
         """Take up what a killed process has done last, and read answers again if they are to be."""
         self._is_fresh = False
+        self._folder.checkpoint()
         if self.progress.attempt == 0:
             return
         has_read = self._reparses and self._folder.reparse(ReparseTask(self._work, self._submitted.declared))
+        waves = set[str]()
         if has_read or self.progress.of("sent") or self._never_sent():
+            waves = self._folder.result_waves() - self.progress.counted
+        if waves:
             known = {part.id: part.outcome.ok for part in self.progress.of("settled")}
-            counted = self._folder.recount()
-            self._add_settled([event for event in counted if known.get((event.attempt, event.part)) != event.ok])
+            changed = [event for event in self._folder.recount() if known.get((event.attempt, event.part)) != event.ok]
+            self._add_settled([*changed, *counted_events(waves)])
 
     # Events.
 

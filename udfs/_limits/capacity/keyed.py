@@ -311,7 +311,9 @@ class SharedKeyCalls(PeriodicTask):
         now = self._clock()
         if now >= self._renew_at:
             self._renew_at = now + RENEW_EVERY
-            self._changed.update(dict.fromkeys(self._shares))
+            # One question is about some keys: if there are very many, a lease must not run out under a call.
+            in_use = [key for key, one in self._shares.items() if one.taken]
+            self._changed = dict.fromkeys([*in_use, *self._changed, *self._shares])
         if now >= self._look_at:
             self._look_at = now + HURRY_EVERY
             for key, one in self._shares.items():

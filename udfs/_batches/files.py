@@ -1,0 +1,82 @@
+"""The files of a state, by Hadoop in the JVM of this process: where there is one, small files cost no Spark job."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .._errors.exceptions import AsyncUDFError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFiles:
+    """The file system that a path is on."""
+
+    # Each name of a package and each call is a question to the JVM: classes are looked up once.
+
+    def __init__(self, jvm: Any, configuration: Any, path: str) -> None:
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
+        self._files = self._path(path).getFileSystem(configuration)
+
+    @classmethod
+    def of(cls, session: SparkSession, path: str) -> HadoopFiles | None:
+        """None over Spark Connect, and where nobody may use the JVM."""
+        try:
+            context: Any = session.sparkContext
+            return cls(context._jvm, context._jsc.hadoopConfiguration(), path)
+        except Exception:
+            return None
+
+    def qualified(self, path: str) -> str:
+        """The path with its file system; a relative path begins at Hadoop's working directory."""
+        return str(self._files.makeQualified(self._path(path)).toString())
+
+    def is_there(self, path: str) -> bool:
+        return bool(self._files.exists(self._path(path)))
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing if it is not there."""
+        if not self.is_there(folder):
+            return []
+        return [str(status.getPath().getName()) for status in self._files.listStatus(self._path(folder))]
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if it is not there."""
+        place = self._path(path)
+        if not self._files.exists(place):
+            return None
+        stream = self._files.open(place)
+        try:
+            return bytes(self._bytes(stream)).decode()
+        finally:
+            stream.close()
+
+    def write(self, folder: str, name: str, content: str) -> None:
+        """Write a file, all of it or nothing."""
+        unfinished = f"{folder}/_{name}"  # which Spark does not read
+        out = self._files.create(self._path(unfinished))
+        try:
+            out.write(bytearray(content.encode()))
+        finally:
+            out.close()
+        if not self._files.rename(self._path(unfinished), self._path(f"{folder}/{name}")):
+            raise OSError(f"{unfinished} cannot be renamed")
+
+    def delete(self, path: str) -> None:
+        self._files.delete(self._path(path), False)
+
+
+@contextlib.contextmanager
+def naming(path: str, what: str) -> Iterator[None]:
+    """Errors of Spark and of the storage name the state; those of Java have a long trace in their text."""
+    try:
+        yield
+    except AsyncUDFError:
+        raise
+    except Exception as error:
+        reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        raise AsyncUDFError(f"the state {path} cannot be {what}: {reason}") from error
