@@ -232,6 +232,25 @@ def test_a_far_coordinator_does_not_make_calls_wait_for_each_other(
     assert max(ended) < 600 / 20 * max(seconds, trip) + 0.7
 
 
+@pytest.mark.parametrize(("divided", "late"), [({}, 1.5), ({"by": "tenant"}, 2.5), ({"per": 3600.0}, 2.5)])
+def test_calls_that_are_counted_keep_what_they_use_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch, divided: dict[str, Any], late: float
+) -> None:
+    """A task gave back ten times a second what it had of a window or a key, and asked for it again: 27 s, not 15 s."""
+    ended: list[float] = []
+
+    async def ask(tenant: str, x: int) -> int:
+        await asyncio.sleep(0.5)
+        ended.append(asyncio.get_running_loop().time())
+        return x
+
+    monkeypatch.setattr(engines, "OnGivenTime", lambda server, space: OnGivenTime(server, 0.2, space))
+    rows = [("acme", x) for x in range(600)]
+    run_tasks(server, [ask], rows, capacity=20, budget=Budget(1000, CALLS, **divided))
+    assert len(ended) == 600
+    assert max(ended) < 600 / 20 * 0.5 + late
+
+
 async def test_a_task_asks_ahead_for_no_more_than_it_has_in_flight(connection: OnGivenTime) -> None:
     """A task that is killed then loses twice what its calls in flight had reserved."""
     woken, other = asyncio.Event(), asyncio.Event()

@@ -279,7 +279,8 @@ class KeyAmount:
                 want = min(want, max(need * max(1, self.window.waiting_calls(self.key)), self.reserved))
         elif not is_last and self._is_low:
             need, want = self.usual, self._ahead - self.available
-        spare = 0.0 if is_last or is_asking else max(self.need, self.reserved if self.is_used else 0.0)
+        used = self.reserved if self.window.is_settled else self.available  # what calls will perhaps need in a moment
+        spare = 0.0 if is_last or is_asking else max(self.need, used if self.is_used else 0.0)
         back = max(0.0, self.available - spare)
         self.available -= back
         added, self.unsaid, self.is_used = self.unsaid - back, 0.0, False

@@ -207,7 +207,10 @@ class SharedBudget(PeriodicTask):
     @property
     def _ahead(self) -> float:
         """What is to be there before a call needs it."""
-        return 0.0 if self._is_scarce or self._is_awaited else min(self._block * self._usual, self._reserved)
+        if self._is_scarce or self._is_awaited:
+            return 0.0
+        block = self._block * self._usual
+        return min(block, self._reserved) if self.is_settled else block
 
     @property
     def _is_low(self) -> bool:
