@@ -378,3 +378,20 @@ def test_one_name_with_different_numbers(server: Server) -> None:
     assert worst(both, RateLimit(1)) <= 1.02 + small.saved * small.interval
     assert worst([one for one in calls if one[1] == 1], small) <= 1.02 * 10 + small.saved
     assert sum(part for _, _, (part,) in both) >= 0.95 * 20  # after a lease, for other jobs may have it
+
+
+@pytest.mark.parametrize(("years", "calls"), [(100, 1), (10, 10), (1 / 365.25, 2000)])
+def test_a_burst_that_takes_years_to_save_up_is_there_at_the_beginning(
+    server: Server, years: float, calls: int
+) -> None:
+    """Three years were saved up at most: no call of one in ten years began before they were over."""
+    begun: list[float] = []
+
+    async def job() -> None:
+        limit = RateLimit(1, per=years * 365.25 * 86_400, burst=calls)
+        permits, look = await leased(OnGivenTime(server, TRIP), [("slow", limit)])
+        await begin_calls(permits, look, begun, calls=calls, seconds=60)
+        await permits.close()
+
+    run_on_given_time(job)
+    assert len(begun) == calls

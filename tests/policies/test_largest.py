@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -29,6 +31,11 @@ LARGE, IN_FLIGHT = "1,000,000,000,000,000", "1,000,000,000"
             lambda: RateLimit(1, per=1e10),
             r"per must be at most a hundred years \(3,155,760,000 seconds\), not 1",
         ),
+        (lambda: RateLimit(1, per=1e-300), f"permits must be at most {LARGE} a second, not 1.0 in 1e-300 s"),
+        (
+            lambda: RateLimit(1, per="day", burst=36_526),
+            "burst must be saved up within a hundred years, which 36,525 are, not 36526",
+        ),
         (lambda: RateLimit(1, burst=MANY), f"burst must be at most {LARGE}, not 1000000"),
         (lambda: RateLimit(1, cost=1e300), f"cost must be at most {LARGE}, not 1e.300"),
         (lambda: RateLimit.from_headers("openai", start=MANY), f"start of a rate limit must be at most {LARGE}"),
@@ -48,3 +55,24 @@ def test_a_larger_number_is_an_error_that_says_the_largest(make: Callable[[], An
     pytest.importorskip("msgspec")  # for limits by key
     with pytest.raises(OptionError, match=f"^{message}"):
         make()
+
+
+@pytest.mark.parametrize("tiny", [Decimal("1e-400"), Fraction(1, 10**400)])
+def test_what_is_0_as_a_float_is_no_amount(tiny: Any) -> None:
+    for make in (lambda: Budget(tiny), lambda: RateLimit(tiny), lambda: Budget(1, reserve=tiny)):
+        with pytest.raises(OptionError, match="must be a number of more than 0, not "):
+            make()
+
+
+def test_a_value_that_cannot_be_compared_is_an_error_that_names_it() -> None:
+    """Arrays raised that their truth is ambiguous, a signalling Decimal InvalidOperation."""
+    array = pytest.importorskip("numpy").array([1, 2])
+    for make, name in [
+        (lambda: Budget(1, per=array), "per of a budget"),
+        (lambda: RateLimit(1, scope=array), "scope"),
+        (lambda: RateLimit.from_headers("openai", start=1, at_most=array), "at_most"),
+        (lambda: RateLimit.from_headers("openai", start=1, at_most=Decimal("sNaN")), "at_most"),  # type: ignore[arg-type]
+        (lambda: async_pandas_udf(capacity=array), "capacity"),
+    ]:
+        with pytest.raises(OptionError, match=f"^{name}"):
+            make()

@@ -68,7 +68,7 @@ LONGEST = 36_525 * 86_400.0  # seconds of a period: a hundred years
 
 def amount(value: Any, name: str) -> float:
     """A number of more than 0."""
-    if not (is_number(value) and value > 0):
+    if not (is_number(value) and float(value) > 0):  # a Decimal may be more, and the float is 0
         raise OptionError(f"{name} must be a number of more than 0, not {safe_repr(value)}")
     if value > LARGEST:
         raise OptionError(f"{name} must be at most {LARGEST:,}, not {safe_repr(value)}")
@@ -201,10 +201,11 @@ def choice(members: type[enum.Enum]) -> Callable[[Any, str], enum.Enum]:
     """One of an enum's members, or its value in any case."""
 
     def check(value: Any, name: str) -> enum.Enum:
-        wanted = value.lower() if isinstance(value, str) else value
-        for member in members:
-            if wanted in (member, member.value):
-                return member
+        if isinstance(value, (str, members)):
+            wanted = value.lower() if isinstance(value, str) else value
+            for member in members:
+                if wanted in (member, member.value):
+                    return member
         raise OptionError(f"{name} must be one of {', '.join(repr(m.value) for m in members)}, not {safe_repr(value)}")
 
     return check

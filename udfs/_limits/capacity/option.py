@@ -46,7 +46,7 @@ class AdaptiveCapacity:
     @classmethod
     def of(cls, value: Any, name: str = "capacity") -> int | AdaptiveCapacity:
         """What the option `capacity=` accepts: a number of calls, "auto", or a range."""
-        if value == "auto":
+        if isinstance(value, str) and value == "auto":
             return cls()
         if isinstance(value, KeyCapacity):
             raise OptionError(f"{name} bounds all calls of a task; give {value.label} as job_capacity=")

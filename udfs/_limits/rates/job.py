@@ -7,6 +7,7 @@ import math
 import uuid
 from collections.abc import Awaitable, Sequence
 
+from ..._errors.checks import LONGEST
 from ..coordinator.client import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator
 from ..coordinator.link import KEEP_LIMIT, PeriodicTask, TaskLink
 from .bucket import BlockSize, GrantedPermits, nap_of, take, tightest
@@ -21,7 +22,7 @@ OUTDATED = 1.5  # times the interval of permits that a task has: parts that are 
 RENEWED = LEASE / 2  # seconds before a call begins with permits whose lease would be over by then
 NEWS = 0.1  # of a limit; of less other tasks learn with the next question that is asked anyway
 LONG = 1.0  # seconds without permits that other tasks should know of at once, and in which one that waits asks again
-NEVER_USED = -1e8  # seconds: so long ago that any burst is saved up
+NEVER_USED = -LONGEST  # seconds: so long ago that any burst is saved up
 
 
 # The state of a limit is the free stretches of its time, each from a start to an end; the last one has no end. GCRA

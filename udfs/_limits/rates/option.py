@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 SAVED_SHARE = 0.02  # of the permits: the default burst
 LATE_USE = 0.02  # of the period: how late a permit may be used, beside what the burst allows
+SHORTEST = 1 / LARGEST  # seconds for a permit
 TIME_ROUNDING = 1e-6  # seconds: rounding of sums of times must not make a permit late
 
 Cost = float | Callable[..., float]
@@ -107,6 +108,10 @@ class RateLimit:
             raise OptionError(
                 f"permits must be at least one in a hundred years, not {safe_repr(self.permits)} in {self.period:,g} s"
             )
+        if self.interval < SHORTEST:
+            raise OptionError(
+                f"permits must be at most {LARGEST:,} a second, not {safe_repr(self.permits)} in {self.period:,g} s"
+            )
         object.__setattr__(self, "scope", choice(Scope)(self.scope, "scope"))
         if self.burst is not None and is_number(self.burst) and self.burst > LARGEST:
             raise OptionError(f"burst must be at most {LARGEST:,}, not {safe_repr(self.burst)}")
@@ -115,6 +120,11 @@ class RateLimit:
                 f"burst must be at least 1, or no call could ever begin, not {safe_repr(self.burst)}. Any period has "
                 f"permits + burst + 2% of permits at most: if {self.permits:g} are the most that the service takes in "
                 f"one, write {self._strict}"
+            )
+        if self.saved * self.interval > LONGEST:
+            raise OptionError(
+                f"burst must be saved up within a hundred years, which {LONGEST / self.interval:,.0f} are, not "
+                f"{safe_repr(self.burst)}"
             )
         check_cost(self.cost, "cost", "lambda text: len(text) / 4")
         if isinstance(self.settle, str):
@@ -264,7 +274,7 @@ class LearnedLimit(RateLimit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.at_most != math.inf:
+        if not (isinstance(self.at_most, float) and self.at_most == math.inf):
             object.__setattr__(self, "at_most", amount(self.at_most, "at_most of a rate limit"))
         if self.permits > self.at_most:
             raise OptionError(f"start must not be more than at_most, {self.at_most:g}, not {self.permits:g}")
