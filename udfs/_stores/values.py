@@ -139,7 +139,8 @@ class ResultCodec:
             if None in values:
                 found: list[Any] = [None] * len(values)
                 there = [at for at, value in enumerate(values) if value is not None]
-                present = self.decode_many([keys[at] for at in there], [values[at] for at in there])
+                # Not the method of a subclass, which goes on with all that is found here.
+                present = ResultCodec.decode_many(self, [keys[at] for at in there], [values[at] for at in there])
                 for at, one in zip(there, present, strict=True):
                     found[at] = one
                 return found
