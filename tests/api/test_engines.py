@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from pyspark import TaskContext
 from pyspark.sql import types as spark
 
 from asyncudf import AsyncUDFError, FunctionError, sink_source, stream_sink
+from asyncudf._spark import _compat
 from asyncudf._spark._compat import (
     CONNECT,
     HAS_DATA_SOURCES,
     SAIL,
     SPARK,
     VariantType,
+    check_columns,
     engine_of,
     from_ddl,
     spark_schema,
@@ -53,7 +56,40 @@ class Session:
     ],
 )
 def test_only_another_engine_is_one(version: str, answer: Any, engine: Any) -> None:
-    assert engine_of(Session(version, answer)) is engine
+    assert dataclasses.replace(engine_of(Session(version, answer)), version=None) == engine
+
+
+@pytest.mark.parametrize(
+    ("client", "has_arrow_udf", "server", "older"),
+    [
+        ("4.0.4", False, "4.3.0", "client"),
+        ("3.5.9", False, "4.1.0", "client"),
+        ("4.3.0", True, "4.0.5", "server"),
+        ("4.3.0", True, "3.5.9", "server"),
+        ("4.1.3", True, "4.3.0", None),
+        ("4.3.0", True, "4.1.0", None),
+        ("3.5.9", False, "4.0.5", None),
+        ("17.3.1", True, "4.0.0", None),  # databricks-connect
+        ("4.0.0", True, "4.0.0", None),  # with what another version has brought
+        ("4.3.0", True, "no number", None),
+    ],
+)
+def test_a_column_over_a_server_that_makes_them_in_another_way(
+    client: str, has_arrow_udf: bool, server: str, older: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks failed, and spoke of "this Spark", or of an internal error: "Cannot generate code for expression"."""
+    monkeypatch.setattr(_compat, "arrow_udf", _compat.sf.udf if has_arrow_udf else None)
+    monkeypatch.setattr(_compat.pyspark, "__version__", client)
+    session = Session(server, f"{server} 0123456789abcdef")
+    if older is None:
+        check_columns("weather", session)
+        return
+    with pytest.raises(FunctionError) as refused:
+        check_columns("weather", session)
+    said = str(refused.value)
+    assert f"the client of Spark {client} and the server of Spark {server[:3]}" in said
+    assert f"the {older} as before" in said
+    assert "asyncudf.ordered_wait(df, weather, 'column')" in said
 
 
 def test_a_server_that_is_not_reached_is_not_taken_for_spark() -> None:

@@ -183,6 +183,21 @@ def test_what_would_not_be_exact_is_refused_with_the_dtype_and_the_fix(case: str
         results(vector, returns)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [pd.Index(["a", "b"]), pd.array(["a", None], dtype="string"), pd.Categorical(["a", "b"]), pd.Series(["a"]).values],
+    ids=["index", "array", "category", "values"],
+)
+def test_arrays_and_indexes_of_pandas_are_vectors(values: Any) -> None:
+    """`return x.str.upper().values` gave an array of numpy with pandas 2, and one of pandas with pandas 3: refused."""
+
+    async def given(x: pd.Series) -> Any:
+        return values
+
+    expected = [None if pd.isna(one) else one for one in values]
+    assert run_rows(given, range(len(values)), returnType="string", batch_size=2) == expected
+
+
 def test_rows_of_an_array_of_numpy_are_arrays() -> None:
     async def call(x: pd.Series) -> np.ndarray[Any, Any]:
         return np.stack([x, x + 1], axis=1)

@@ -130,6 +130,25 @@ def test_whole_numbers_and_flags_are_nullable_beside_a_null(
     assert seen([value, value, value, None, None, None], sql_type, batch_size=2) == [dtype, nullable, nullable]
 
 
+@pytest.mark.parametrize(
+    ("sql_type", "value"),
+    [("bigint", 1), ("boolean", True), *((name, value) for name, (value, _) in DTYPES.items() if "<" not in name)],
+)
+def test_a_series_can_be_written_to_with_a_null_and_without(sql_type: str, value: Any) -> None:
+    """`x[x < 0] = 0` failed in batches without a NULL alone: "assignment destination is read-only"."""
+
+    async def first_again(x: pd.Series) -> pd.Series:
+        x.iloc[1] = x.iloc[0]
+        return x
+
+    got = run_stream(
+        lambda stream: stream.ordered_wait(first_again, returnType=sql_type, as_="y", batch_size=2),
+        [{"x": one} for one in (value, value, value, None)],
+        f"x {sql_type}",
+    )
+    assert [row["y"] for row in got] == [value] * 4
+
+
 def test_fields_of_a_struct_have_the_dtypes_of_their_types() -> None:
     async def look(s: pd.DataFrame) -> pd.Series:
         return pd.Series([" ".join(map(str, s.dtypes))] * len(s))

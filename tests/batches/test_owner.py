@@ -14,7 +14,7 @@ import pytest
 from asyncudf import AsyncUDFError
 from asyncudf._batches import owner as owners
 from asyncudf._batches.journal import Event
-from asyncudf._batches.owner import LEASE, Owner, living
+from asyncudf._batches.owner import CLAIM_LASTS, Owner, living
 
 
 class Notes:
@@ -60,11 +60,11 @@ def test_a_claim_ends_with_its_process() -> None:
 
 def test_on_another_machine_it_ends_with_its_lease() -> None:
     far = claim(0.0, machine="elsewhere", pid=999_999)
-    assert len(living([far], LEASE - 1)) == 1
-    assert living([far], LEASE + 1) == []
-    beat = Event(LEASE / 2, "other", "beat")
-    assert len(living([far, beat], LEASE + 1)) == 1
-    assert living([far, beat, Event(LEASE / 2, "other", "release")], LEASE / 2) == []
+    assert len(living([far], CLAIM_LASTS - 1)) == 1
+    assert living([far], CLAIM_LASTS + 1) == []
+    beat = Event(CLAIM_LASTS / 2, "other", "beat")
+    assert len(living([far, beat], CLAIM_LASTS + 1)) == 1
+    assert living([far, beat, Event(CLAIM_LASTS / 2, "other", "release")], CLAIM_LASTS / 2) == []
 
 
 def test_of_many_that_begin_at_once_one_goes_on() -> None:

@@ -19,7 +19,7 @@ from asyncudf._limits.capacity.keyed import CallsByName, OwnKeyCalls, SharedKeyC
 from asyncudf._limits.health.breaker import Breaker
 from asyncudf._limits.health.job import HEALTH, TALLY, SharedFailures
 from asyncudf._limits.health.option import ErrorBudget, Failures
-from asyncudf._limits.rates.bucket import Bucket, LeasedPermits, Permits, take
+from asyncudf._limits.rates.bucket import Bucket, GrantedPermits, Permits, take
 from asyncudf._limits.rates.job import GRANT, GRANT_AND_LEARN, NEVER_USED, OPEN
 from asyncudf._limits.rates.keyed import OPEN_KEYS, RESERVE
 from asyncudf._limits.rates.learned import Knowledge, Learned
@@ -103,7 +103,7 @@ def granted(scripts: Scripts, limits: Sequence[RateLimit]) -> Callable[[Sequence
             n * limit.interval for limit, cost in zip(limits, costs, strict=True) for n in (limit.saved, cost, cost)
         ]
         _, *said = scripts.run(GRANT, now, [*names, "question"], *asked, LEASE, 0.0)
-        permits = [LeasedPermits(limit) for limit in limits]
+        permits = [GrantedPermits(limit) for limit in limits]
         for one, start, end in zip(permits, said[1::3], said[2::3], strict=True):
             one.add(float(start), float(end))
         return permits
@@ -119,7 +119,7 @@ def reserved(
     answer = scripts.run(
         RESERVE, now, ["limit", "key", "pace"], saved, limit.period, LEASE, back * limit.interval, wanted
     )
-    permits = LeasedPermits(limit)
+    permits = GrantedPermits(limit)
     permits.add(float(answer[3]), float(answer[3]) + wanted)
     return [permits]
 

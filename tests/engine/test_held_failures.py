@@ -24,14 +24,16 @@ def test_a_failure_counts_when_the_coordinator_has_answered_for_the_attempts_aft
     operator: Any = SimpleNamespace(name="weather", counters=TaskCounters(lambda: 0.0), rows_under_way=list)
     service = Gatekeeper(operator, options, SimpleNamespace(), async_pandas_udf(weather).spec)  # type: ignore[arg-type]
     shared: Any = SimpleNamespace(open_since=None, is_in_doubt=False)
-    service.share(shared)
+    health = service.health
+    health.share_health(shared)
     held, row, failure = service.held_failures, Row(), Failure(ConnectionError())
     assert held is not None
-    service.attempts = 1
+    assert health.breaker is not None
+    health.breaker.attempts = 1
     held.hold(row, failure, failure)
     for _ in range(2):
         shared.replied()
-    service.attempts = 11
+    health.breaker.attempts = 11
     assert not list(held.failed())
     shared.replied()
     assert not list(held.failed()), "this reply may have been on its way"

@@ -23,6 +23,7 @@ from asyncudf import (
     Budget,
     CircuitBreaker,
     FatalError,
+    KeyCapacity,
     OptionError,
     ProcessFunction,
     RateLimit,
@@ -415,6 +416,17 @@ def test_a_job_that_goes_on_says_nothing(told: Callable[[], Told]) -> None:
     assert run_rows(second, range(300), rate_limit=limit, capacity=5) == [*range(300)]
     assert run_rows(second, [1] * 300, rate_limit=by_key, capacity=5) == [1] * 300  # all but one aside, for minutes
     assert told() == []
+
+
+def test_rows_behind_slow_calls_of_their_key_wait_for_these_calls_alone(told: Callable[[], Told]) -> None:
+    """They were told a second time, as if the limit held them back, and with no time limit."""
+
+    async def slow(x: int) -> int:
+        await asyncio.sleep(40)
+        return x
+
+    run_rows(slow, [1, 1], job_capacity=KeyCapacity(1, by="x"))
+    assert {"for a call that does not return" in line for line in told()} == {True}
 
 
 def test_input_that_comes_slowly_is_no_standstill(told: Callable[[], Told]) -> None:

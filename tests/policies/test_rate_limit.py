@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from asyncudf import Budget, OptionError, RateLimit
 from asyncudf._limits.budgets.option import Budgets
-from asyncudf._limits.rates.bucket import BlockSize, Bucket, LeasedPermits, take, tightest
+from asyncudf._limits.rates.bucket import BlockSize, Bucket, GrantedPermits, take, tightest
 from asyncudf._limits.rates.option import RateLimits, Scope
 from asyncudf.testing import run_rows
 from tests.kit.limited import most_within, now
@@ -139,7 +139,7 @@ def test_a_call_that_waits_takes_nothing() -> None:
 
 
 def test_leased_permits_are_the_stretch_of_time_that_they_come_due_in() -> None:
-    permits = LeasedPermits(RateLimit(10, burst=1))
+    permits = GrantedPermits(RateLimit(10, burst=1))
     permits.add(100.0, 100.3)
     assert permits.held(100.0) == pytest.approx(3.0)
     assert [call[0] for call in begun([permits], [(0.0, 1.0)] * 3, 100.0)] == pytest.approx([100.1, 100.2, 100.3])
@@ -147,7 +147,7 @@ def test_leased_permits_are_the_stretch_of_time_that_they_come_due_in() -> None:
 
 
 def test_permits_of_several_leases_add_up() -> None:
-    permits = LeasedPermits(RateLimit(10, burst=5))
+    permits = GrantedPermits(RateLimit(10, burst=5))
     permits.add(100.0, 100.2)
     permits.add(100.3, 100.6)
     assert permits.due(6.0, 100.0) is None
@@ -160,7 +160,7 @@ def test_permits_of_several_leases_add_up() -> None:
 
 def test_permits_that_are_not_used_in_time_get_stale() -> None:
     """They are kept for what the burst allows and 2% of the period, and not on top of what others have then."""
-    permits = LeasedPermits(RateLimit(100, burst=1))
+    permits = GrantedPermits(RateLimit(100, burst=1))
     permits.add(100.0, 100.1)
     assert permits.held(100.03) == pytest.approx(10.0)
     assert permits.held(100.08) == pytest.approx(5.0)
@@ -173,7 +173,7 @@ def test_a_task_that_has_the_whole_time_on_lease_keeps_the_limit(
     limit: RateLimit, steps: list[tuple[float, float]]
 ) -> None:
     """Late permits do not gather: at most 2% of the period's permits more than of a bucket."""
-    permits = LeasedPermits(limit)
+    permits = GrantedPermits(limit)
     permits.add(1e6, 1e9)
     largest = max(limit.saved, *(cost for _, cost in steps))
     assert worst_excess(begun([permits], steps), limit) <= largest + 0.02 * limit.permits + 0.01

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncudf import AdaptiveCapacity, Estimate, Forecast, RateLimit, Rehearsal, ResultStore
+from asyncudf import AdaptiveCapacity, Estimate, Forecast, KeyCapacity, RateLimit, Rehearsal, ResultStore
 from asyncudf._engine.calls.recorder import AttemptRecord
 from asyncudf._functions.options import Options
 from asyncudf._rehearsal.arithmetic import (
@@ -142,8 +142,25 @@ class TestTime:
     def test_the_commonest_key_takes_longest(self) -> None:
         pytest.importorskip("msgspec")
         limited = sample(records(costs=lambda n: (1.0,)))
-        one = told(limited, JOB._replace(commonest=[0.75]), rate_limit=RateLimit(1, by="tenant"))
+        one = told(limited, JOB._replace(commonest={0: 0.75}), rate_limit=RateLimit(1, by="tenant"))
         assert one.seconds.low < 1500 < one.seconds.high < 1.6 * one.seconds.low
+
+    def test_of_a_key_so_many_calls_are_in_flight(self) -> None:
+        """The forecast was that of 20 calls in flight, with a note that it left the limit out."""
+        pytest.importorskip("msgspec")
+        limited = sample(records(costs=lambda n: (1.0,)))
+        one = told(limited, JOB._replace(commonest={0: 0.75}), job_capacity=KeyCapacity(4, by="tenant"))
+        assert one.seconds.low < 1500 * 0.95 / 4 < one.seconds.high < 1.5 * one.seconds.low
+        assert one.limited_by == 'KeyCapacity(4, by="tenant")'
+        even = told(limited, JOB._replace(commonest={0: 0.01}), job_capacity=KeyCapacity(4, by="tenant"))
+        assert even.limited_by == "20 calls in flight: capacity x tasks = 10 x 2"
+
+    def test_slots_that_a_key_leaves_free_say_nothing_of_the_calls(self) -> None:
+        """Few calls ended while many were in flight, of which half waited for their keys."""
+        pytest.importorskip("msgspec")
+        limited = sample([one._replace(seconds=one.seconds / 2) for one in records(costs=lambda n: (1.0,))])
+        one = told(limited, JOB._replace(commonest={0: 0.01}), job_capacity=KeyCapacity(4, by="tenant"))
+        assert one.seconds.likely == pytest.approx(2 + 47.5, rel=0.1)
 
     def test_of_a_limit_that_the_service_tells_its_bounds_are_known(self) -> None:
         limited = sample(records(costs=lambda n: (1.0,)))

@@ -103,7 +103,8 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
      FEW + "tasks ran at the same time: only faster calls, or resources that open faster, would end them earlier"),
     # Something else sets the pace.
     (figures(limit=9.0, calls_busy=1.0, throttled=80), REFUSED),
-    (of_a_limit(rate_limit="RateLimit(20)"), "90% of the time calls waited for rate_limit" + HIGHER + "would save at"),
+    (of_a_limit(seconds={"max_calls": 0.1}), "90% of the time calls waited for max_calls" + HIGHER + "would save at"),
+    (of_a_limit(), "90% of the time calls waited for a permit" + HIGHER + "would save at"),
     (of_a_limit(job_capacity=40, seconds={"RateLimit(20)": 5.0, "job_capacity": 4.0}),
      "90% of the time calls waited for RateLimit(20)" + HIGHER + "helps until another binds"),
     (figures(input=9.0, calls_busy=1.0, in_flight={"mean": 15.0, "peak": 20}),

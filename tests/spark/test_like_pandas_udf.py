@@ -78,6 +78,11 @@ def numbered(s: Any) -> Any:
     return pd.Series(range(len(s)))
 
 
+def edited(s: Any) -> Any:
+    s.iloc[1] = s.iloc[0]
+    return s
+
+
 # What a function sees, and what pandas makes of it: described as a text.
 SEEN = {
     **{f"{name} as it is": Case(name, same) for name in ("f32", "f64", "nan", "money", "text", "raw", "day", "pairs")},
@@ -185,6 +190,9 @@ GIVEN = {
         ("pairs", "map<string,bigint>"),
     )},
     "big given back": Case("big", same, WHOLE, "bigint"),
+    **{f"{name} edited": Case(name, edited, None, returns) for name, returns in (
+        ("i64", "bigint"), ("f64", "double"), ("flag", "boolean"), ("text", "string"), ("ntz", "timestamp_ntz"),
+    )},
     "a larger type": Case("i32", same, None, "bigint"),
     "a float for a whole type": Case("f64", lambda s: s.round(0) * 4, None, "bigint"),
     "whole for a float": Case("i64", same, None, "double"),

@@ -68,6 +68,8 @@ class VectorCodec:
         if np is not None and isinstance(result, np.ndarray) and result.ndim:
             pd = importlib.import_module("pandas")
             result = pd.Series(result if result.ndim == 1 else list(result))
+        elif pd is not None and isinstance(result, (pd.Index, pd.api.extensions.ExtensionArray)):
+            result = pd.Series(result)  # of pandas 3, the `.values` of texts are such an array
         is_array, is_list = isinstance(result, (pa.Array, pa.ChunkedArray)), isinstance(result, list)
         if not (is_array or is_list) and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
             check_awaited(self._function, result)
@@ -249,7 +251,7 @@ def _series(values: Sequence[Any], arrow_type: pa.DataType | None) -> Any:
         return pd.Series(list(values), dtype=object)
     array = pa.array(values, type=known)
     if not array.null_count or not (is_flag or is_whole):
-        return array.to_pandas()
+        return array.to_pandas().copy()  # for functions that write to it: without a NULL it is Arrow's own memory
     dtype = pd.api.types.pandas_dtype("boolean" if is_flag else f"Int{known.bit_width}")
     return array.to_pandas(types_mapper=lambda _: dtype)
 

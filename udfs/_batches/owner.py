@@ -22,7 +22,7 @@ from .state import StateFolder
 
 logger = logging.getLogger("asyncudf")
 
-LEASE = 600.0  # seconds after which a process that has written nothing counts as dead, if nobody can look
+CLAIM_LASTS = 600.0  # seconds after which a process that has written nothing counts as dead, if nobody can look
 TRIES = 5  # of two processes that begin at the same moment
 
 _PROCESS = uuid.uuid4().hex
@@ -34,7 +34,7 @@ class Owner:
     A process writes its claim, and then looks for claims of others: if there is one, it takes its own back. So of two
     processes at most one goes on, on any storage where what was written is seen by all who read later; nothing has to
     be created atomically. A claim ends when it is released, when its process has ended (seen on the same machine), or
-    `LEASE` seconds after its last sign of life.
+    `CLAIM_LASTS` seconds after its last sign of life.
     """
 
     def __init__(self, journal: StateFolder, clock: Callable[[], float] = time.time) -> None:
@@ -79,7 +79,7 @@ class Owner:
             self._write("release")
 
     def _beat(self) -> None:
-        while not self._ended.wait(LEASE / 4):
+        while not self._ended.wait(CLAIM_LASTS / 4):
             try:
                 self._write("beat")
             except Exception as error:  # the next one may succeed
@@ -101,7 +101,7 @@ def living(events: Iterable[Event], now: float, but: str = "") -> list[Event]:
             claims[event.owner] = event
         elif event.kind == "release":
             gone.add(event.owner)
-    found = [claim for owner, claim in claims.items() if owner not in gone and last[owner] > now - LEASE]
+    found = [claim for owner, claim in claims.items() if owner not in gone and last[owner] > now - CLAIM_LASTS]
     return sorted((claim for claim in found if not _has_ended(json.loads(claim.text))), key=lambda claim: claim.at)
 
 
@@ -152,5 +152,5 @@ def _text(path: str, claim: Event) -> str:
     return (
         f"another process goes on with the submission in {path}: process {owner['pid']} of {owner['user']} on "
         f"{owner['host']}, since {since}. Wait until it has ended; status() only reads. If it was killed on another "
-        f"machine, its claim ends {LEASE / 60:.0f} minutes after its last sign of life"
+        f"machine, its claim ends {CLAIM_LASTS / 60:.0f} minutes after its last sign of life"
     )

@@ -42,12 +42,14 @@ def span(value: Seconds, name: str) -> float:
     return float(value)
 
 
-def positive_int(value: int, name: str) -> int:
+def positive_int(value: int, name: str, most: float = math.inf) -> int:
     """A whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):  # capacity=True is a mistake, though Python calls it 1
         raise OptionError(f"{name} must be a whole number, not {safe_repr(value)}")
     if value < 1:
         raise OptionError(f"{name} must be at least 1, not {value}")
+    if value > most:
+        raise OptionError(f"{name} must be at most {most:,}, not {safe_repr(value)}")
     return value
 
 
@@ -60,11 +62,24 @@ def is_number(value: Any) -> bool:
         return False
 
 
+LARGEST = 10**15  # an amount: beyond, sums of floats lose what a call costs
+LONGEST = 36_525 * 86_400.0  # seconds of a period: a hundred years
+
+
 def amount(value: Any, name: str) -> float:
     """A number of more than 0."""
     if not (is_number(value) and value > 0):
         raise OptionError(f"{name} must be a number of more than 0, not {safe_repr(value)}")
+    if value > LARGEST:
+        raise OptionError(f"{name} must be at most {LARGEST:,}, not {safe_repr(value)}")
     return float(value)
+
+
+def period(value: Seconds, name: str) -> float:
+    """A time span in seconds in which something is allowed anew."""
+    if (length := seconds(value, name)) > LONGEST:
+        raise OptionError(f"{name} must be at most a hundred years ({LONGEST:,.0f} seconds), not {safe_repr(value)}")
+    return length
 
 
 def share(value: Any, name: str) -> float:

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from asyncudf.queues._public import public
@@ -31,10 +32,10 @@ from .._errors.checks import (
 )
 from .._errors.exceptions import OptionError
 from .._errors.records import Redact
-from .._limits.budgets.option import CALLS, Budget, Budgets, budget_label
-from .._limits.capacity.option import AdaptiveCapacity, KeyCapacity, capacity_limits, job_capacity
+from .._limits.budgets.option import Budget, Budgets, MaxCalls, budgets_label, max_calls
+from .._limits.capacity.option import AdaptiveCapacity, KeyCapacity, capacity_label, capacity_limits, job_capacity
 from .._limits.health.option import CircuitBreaker, ErrorBudget
-from .._limits.rates.option import RateLimit, RateLimits, limit_label
+from .._limits.rates.option import RateLimit, RateLimits, limits_label
 from .._stores.base import ResultStore, result_store, store_label
 from .attempts import MAX_RETRY_AFTER
 
@@ -158,32 +159,24 @@ class FunctionOptions(CallOptions, total=False):
     output_mode: OutputMode | Literal["ordered", "unordered"]
 
 
-def _shown(value: Any) -> Any:
-    """The value of an option as a plain value, where it has such a form."""
-    match value:
-        case enum.Enum():
-            return value.value
-        case ErrorBudget():
-            return value.most
-        case ResultStore():
-            return store_label(value)
-        case (RateLimit(), *_):
-            return ", ".join(map(limit_label, value))
-        case (Budget(), *_):
-            return ", ".join(map(budget_label, value))
-        case AdaptiveCapacity():
-            return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
-        case KeyCapacity():
-            return value.label
-    return value
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
 
 
-def _by(check: Callable[[Any, str], Any], *, is_shown: bool = True) -> dict[str, Any]:
+def _by(
+    check: Callable[[Any, str], Any], *, is_shown: bool = True, shown: Callable[[Any], Any] = _plain
+) -> dict[str, Any]:
     """The check of a field of `Options`: it takes the user's value and the field's name, and returns the checked value.
 
-    Values that are not shown may be the user's data, such as a result for late rows, or a URL with a password.
+    `shown` makes of that what people are shown: a plain value, where it has such a form. Values that are not shown may
+    be the user's data, such as a result for late rows, or a URL with a password.
     """
-    return {"check": check, "is_shown": is_shown}
+    return {"check": check, "is_shown": is_shown, "shown": shown}
+
+
+def _shown(option: dataclasses.Field[Any], value: Any) -> Any:
+    """The value of an option as a plain value, where it has such a form."""
+    return value if value is None or value == () else option.metadata["shown"](value)
 
 
 def _retry(value: Any, name: str) -> RetryStrategy | None:
@@ -199,13 +192,13 @@ class Options:
     # Each option once: name, type, default and check in one line. Values are checked on the driver, where they are
     # given; no other code checks them again. The options that most people need come first, as they do in `help()`.
 
-    capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of))
+    capacity: int | AdaptiveCapacity = field(default=100, metadata=_by(AdaptiveCapacity.of, shown=capacity_label))
     timeout: float | None = field(default=180.0, metadata=_by(optional(seconds)))
     attempt_timeout: float | None = field(default=None, metadata=_by(optional(seconds)))
     retry: RetryStrategy | None = field(default=None, metadata=_by(optional(_retry)))
     on_error: OnError = field(default=OnError.RAISE, metadata=_by(choice(OnError)))
-    rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of))
-    store: ResultStore | None = field(default=None, metadata=_by(optional(result_store)))
+    rate_limit: tuple[RateLimit, ...] = field(default=(), metadata=_by(RateLimit.all_of, shown=limits_label))
+    store: ResultStore | None = field(default=None, metadata=_by(optional(result_store), shown=store_label))
     # What `on_timeout` and `resources` may be depends on the function; they are checked together with it.
     resources: Resources | None = field(default=None, metadata=_by(anything, is_shown=False))
     output_mode: OutputMode = field(default=OutputMode.ORDERED, metadata=_by(choice(OutputMode)))
@@ -226,13 +219,17 @@ class Options:
     version: str | None = field(default=None, metadata=_by(optional(text)))
     on_store_error: OnStoreError = field(default=OnStoreError.CALL, metadata=_by(choice(OnStoreError)))
     store_timeout: float = field(default=1.0, metadata=_by(seconds))
-    job_capacity: int | KeyCapacity | None = field(default=None, metadata=_by(optional(job_capacity)))
-    max_calls: int | None = field(default=None, metadata=_by(optional(positive_int)))
-    budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of))
+    job_capacity: int | KeyCapacity | None = field(
+        default=None, metadata=_by(optional(job_capacity), shown=capacity_label)
+    )
+    max_calls: int | None = field(default=None, metadata=_by(optional(max_calls)))
+    budget: tuple[Budget, ...] = field(default=(), metadata=_by(Budget.all_of, shown=budgets_label))
     on_spent: OnSpent = field(default=OnSpent.RAISE, metadata=_by(choice(OnSpent)))
     coordinator: str | None = field(default=None, metadata=_by(optional(server_url), is_shown=False))
     breaker: CircuitBreaker | None = field(default=None, metadata=_by(optional(instance(CircuitBreaker))))
-    max_failures: ErrorBudget | None = field(default=None, metadata=_by(optional(ErrorBudget.of)))
+    max_failures: ErrorBudget | None = field(
+        default=None, metadata=_by(optional(ErrorBudget.of), shown=attrgetter("most"))
+    )
 
     @classmethod
     def names(cls) -> set[str]:
@@ -267,6 +264,11 @@ class Options:
         return self.redact is not None
 
     @property
+    def hides_failures(self) -> bool:
+        """Whether nobody sees which rows have failed."""
+        return self.on_error is OnError.NULL
+
+    @property
     def longest_wait(self) -> float:
         """Seconds that a refused row waits at most, whatever the service asks for; 0: refusals are plain errors."""
         return MAX_RETRY_AFTER if self.retry is None else self.retry.max_retry_after
@@ -279,12 +281,12 @@ class Options:
 
     @property
     def needs_coordinator(self) -> bool:
-        return any(limit.is_of_job for limit, _ in limits_of(self))
+        return any(limit.of_job for limit, _ in limits_of(self))
 
     @property
     def calls_of_job(self) -> float:
         """Calls that the whole job may have in flight; inf where tasks alone bound them, or keys."""
-        return self.job_capacity if isinstance(self.job_capacity, int) else math.inf
+        return min((limit.calls_of_job for limit, _ in limits_of(self)), default=math.inf)
 
     @property
     def counted(self) -> list[Place]:
@@ -294,7 +296,7 @@ class Options:
     @property
     def budgets(self) -> tuple[Budget, ...]:
         """All budgets; `max_calls` is the last one."""
-        return self.budget if self.max_calls is None else (*self.budget, Budget(self.max_calls, CALLS))
+        return self.budget if self.max_calls is None else (*self.budget, MaxCalls(self.max_calls))
 
     @property
     def writes_dead_letters(self) -> bool:
@@ -323,7 +325,7 @@ class Options:
         """
         plain: dict[str, Any] = {}
         for one in dataclasses.fields(self):
-            value = _shown(getattr(self, one.name))
+            value = _shown(one, getattr(self, one.name))
             is_shown = type(value) in PLAIN and one.metadata["is_shown"]
             plain[one.name] = value if is_shown or value is None else (None if value is one.default else "given")
         if self.max_buffered_bytes is None:
@@ -382,7 +384,7 @@ def shows_options(options: type[Any], **defaults: Any) -> Callable[[F], F]:
         inspect.Parameter(
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(one.name, None if one.default == () else _shown(one.default)),
+            default=defaults.get(one.name, None if one.default == () else _shown(one, one.default)),
             annotation=types[one.name].__forward_arg__,
         )
         for one in dataclasses.fields(Options)
@@ -404,8 +406,11 @@ def limits_of(options: Options) -> list[tuple[Limit, int]]:
     found: list[tuple[Limit, int]] = []
     first = 0
     # The last one first. Budgets have their places behind those of rates (`Spending`).
-    limits: list[Limit] = [RateLimits(options.rate_limit), Budgets(options.budgets)]
-    limits += capacity_limits(options.capacity, options.job_capacity)
+    limits: list[Limit] = [
+        RateLimits(options.rate_limit),
+        Budgets(options.budgets),
+        *capacity_limits(options.capacity, options.job_capacity),
+    ]
     for limit in limits:
         if limit:
             found.append((limit, first))

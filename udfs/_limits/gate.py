@@ -89,6 +89,10 @@ class Gate:
         """
         return 0.0
 
+    def awaits_calls(self, key: Key | None) -> bool:
+        """Whether a key that it holds back waits for calls of this task, which say themselves how long they take."""
+        return False
+
     @property
     def closed_since(self) -> float | None:
         """Since when it lets no call begin, probes aside; None if it does not know."""

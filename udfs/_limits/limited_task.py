@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from .gate import Gate, HostTask, Key, LimitKey, Slots
 from .own_limits import OwnLimits
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .._stores.base import ResultStore
     from .coordinator.client import Coordinator
     from .coordinator.link import PeriodicTask, TaskLink
@@ -54,26 +57,68 @@ class SettledCosts(Protocol):
         ...
 
 
-class Limit(Protocol):
-    """An option that limits calls: plain data, which brings its gates."""
+class OfJob(NamedTuple):
+    """What the tasks of a job share of a limit."""
+
+    what: str  # as people are told of it
+    name: str | None  # under which other queries share it too; None: it is of one query
+    takes_name: bool = True  # whether it can have one
+
+
+class Pace(NamedTuple):
+    """How fast calls begin under a limit: the arithmetic of a forecast."""
+
+    label: str  # of the limit, as people are shown it
+    place: int  # of what calls cost, among the limit's `counted`
+    seconds: tuple[float, float, float]  # for one of that: at least, likely, at most
+    saved: float = 0.0  # of that, what no call waits for
+    is_held: bool = False  # a call has what it costs until it ends: each second of it counts
+    is_settled: bool = False  # a call may cost less in the end
+    is_of_task: bool = False  # each task has as much
+
+
+class Limit:
+    """An option that limits calls, and all that others ask about it; a new limit says where it is not as these."""
+
+    __slots__ = ()
+
+    holds_back = True  # whether calls wait for it while slots are free
 
     @property
-    def is_of_job(self) -> bool:
-        """Whether the tasks of a job share it, which needs a coordinator."""
-        ...
+    def of_job(self) -> Sequence[OfJob]:
+        """What of it the tasks of a job share, which needs a coordinator."""
+        return ()
 
     @property
     def counted(self) -> Sequence[Place]:
         """What of it has a place among the costs of an attempt."""
-        ...
+        return ()
+
+    @property
+    def calls_of_job(self) -> float:
+        """Calls of the whole job that it lets be in flight at once; inf if it bounds something else."""
+        return math.inf
+
+    @property
+    def paces(self) -> Sequence[Pace]:
+        """How fast it lets calls of a job begin, beside `calls_of_job`."""
+        return ()
+
+    def seconds_for(self, calls: float, tasks: int, /) -> float:
+        """How long it takes until so many calls of so many tasks have begun, at least, as far as that is known."""
+        return 0.0
+
+    def learner(self, task: HostTask, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], /) -> Any:
+        """The `Learner` of its numbers, if answers tell them."""
+        return None
 
     async def gates(self, task: LimitedTask, first: int, /) -> Sequence[Gate]:
         """Its gates, in the order in which they are asked; `first`: of its places among those of all limits."""
-        ...
+        raise NotImplementedError
 
     def beginnings(self, function: str, /) -> Iterable[Beginning]:
         """What the driver does at the coordinator before a job, so that first calls of the function need not wait."""
-        ...
+        return ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,9 +16,9 @@ from asyncudf.queues._public import public
 from .._engine.calls.recorder import AttemptRecord
 from .._errors.figures import amount_, count, seconds, things
 from .._errors.safe import one_line
-from .._functions.options import Options, OutputMode
+from .._functions.options import Options, OutputMode, limits_of
 from .._limits.capacity.option import AdaptiveCapacity
-from .._limits.rates.option import LearnedLimit, Scope, limit_label
+from .._limits.limited_task import Pace
 
 # Standard errors on each side. That is 19 of 20 for a normal distribution; costs have longer tails, of which a sample
 # shows too little, and then 9 of 10 are left.
@@ -131,7 +131,7 @@ class Job(NamedTuple):
     called: float  # calls for each of these rows
     startup: float  # seconds, beside the calls
     unsure: tuple[float, float] = (1.0, 1.0)  # times `called`, at least and at most
-    commonest: Sequence[float] = ()  # for each rate limit, the share of the calls of the key that has most
+    commonest: Mapping[int, float] = {}  # by the places of limits by key, the share of the key that has most calls
 
     @property
     def calls(self) -> float:
@@ -379,7 +379,7 @@ def _flow(options: Options, sample: Sample, job: Job) -> _Bound:
     each = max(1, in_flight // job.running)  # of a task
     low, likely, high = (one / job.calls for one in total(sample.work, job.calls))
     # Where something else keeps calls from beginning, its bound says how long that takes.
-    is_free = sample.taken_by_the_service is None and not options.rate_limit
+    is_free = sample.taken_by_the_service is None and not paces_of(options)
     slot_seconds, ended = sample.slot_seconds if is_free else (0.0, 0)
     if slot_seconds > LONGER * likely:
         likely = slot_seconds
@@ -414,21 +414,25 @@ def variation(values: Sequence[float]) -> float:
 
 
 def _limits(options: Options, sample: Sample, job: Job) -> Iterator[_Bound]:
-    """As long as each rate limit takes until all attempts have begun."""
-    for place, limit in enumerate(options.rate_limit):
-        costs = [math.fsum(one.costs[place] for one in call) for call in sample.calls]
-        permits = list(total(costs, job.calls))
-        if limit.settle is not None:  # what is given back is not known
-            permits[0] = 0.0
-        if limit.by:
-            permits = [one * job.commonest[place] for one in permits]
-        if limit.scope is Scope.TASK:
-            permits = [one * sum(job.longest) / job.calls for one in permits]
-        # Of a limit that the service tells only its bounds are known.
-        least = limit.period / limit.at_most if isinstance(limit, LearnedLimit) else limit.interval
-        intervals = least, least or limit.interval, limit.interval * LATE_PERMITS
-        low, likely, high = (max(0.0, one - limit.saved) * each for one, each in zip(permits, intervals, strict=True))
-        yield _Bound(Estimate(low, likely, high + sample.lives[-1]), limit_label(limit))
+    """As long as each limit takes until all attempts have begun."""
+    for place, pace in paces_of(options):
+        costs = [
+            math.fsum(one.costs[place] * (one.seconds if pace.is_held else 1.0) for one in call)
+            for call in (sample.steady if pace.is_held else sample.calls)
+        ]
+        share = job.commonest.get(place, 1.0)
+        if pace.is_of_task:
+            share *= sum(job.longest) / job.calls
+        needed = zip(total(costs, job.calls), pace.seconds, strict=True)
+        low, likely, high = (max(0.0, share * cost - pace.saved) * each for cost, each in needed)
+        if pace.is_settled:  # what is given back is not known
+            low = 0.0
+        yield _Bound(Estimate(low, likely, high * LATE_PERMITS + sample.lives[-1]), pace.label)
+
+
+def paces_of(options: Options) -> list[tuple[int, Pace]]:
+    """How fast limits let calls begin, each with the place of what a call costs there."""
+    return [(first + pace.place, pace) for limit, first in limits_of(options) for pace in limit.paces]
 
 
 def cost_of(call: Call, unit: str) -> float:

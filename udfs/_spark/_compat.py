@@ -69,6 +69,7 @@ except ImportError:  # before Spark 4.0: a table function has one schema for all
 
 HAS_DATA_SOURCES = importlib.util.find_spec("pyspark.sql.datasource") is not None  # from Spark 4.0 on
 
+_ARROW_UDF = (4, 1)  # the Spark that has brought it
 _CHAINED = ("f", "g")  # what the functions are called in the closure with which Spark's worker chains them
 Batches = Callable[[Iterator[Any]], Iterator[pa.Array]]
 
@@ -111,6 +112,7 @@ class Engine:
     spreads_ranges: bool = True  # range() has as many partitions as tasks may run at once
     misses_paths: bool = True  # to read a path where nothing is raises an error
     keeps_options: bool = True  # options of a reader keep the case of their names
+    version: tuple[int, ...] | None = None  # of a server of Spark Connect, 4 and 3, where it is known
 
 
 SPARK = Engine("Spark")
@@ -157,12 +159,19 @@ def _asked(session: Any) -> Engine:
     # `session.version` is no answer: Sail repeats the version of the client. Its own was 0.7 when Spark's was 4.2.
     try:
         (row,) = session.sql("SELECT version()").collect()
-        return SAIL if not row[0].startswith(session.version) and int(row[0].partition(".")[0]) < 3 else CONNECT
+        version = _numbers(row[0])
+        if not row[0].startswith(session.version) and version[0] < 3:
+            return SAIL
+        return dataclasses.replace(CONNECT, version=version)
     except Exception as error:
         # A server that cannot be reached may be any engine: a guess would be kept for good, and waited for once more.
         if "StatusCode.UNAVAILABLE" in str(error) or type(error).__name__ == "RetriesExceeded":
             raise
         return CONNECT  # it answers no queries of ours
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def to_arrow(declared: spark.DataType) -> pa.DataType:
@@ -247,10 +256,22 @@ def check_table_functions(function: str, session: Any) -> None:
 
 def check_columns(function: str, session: Any) -> None:
     """Raises FunctionError where a column of the session would fail in its tasks: it could not be exact."""
-    if arrow_udf is None and session is not None and (engine := engine_of(session)).runs_functions_itself:
+    engine = SPARK if session is None else engine_of(session)
+    operator = f"use the operator: asyncudf.ordered_wait(df, {function}, 'column')"
+    if arrow_udf is None and engine.runs_functions_itself:
         raise FunctionError(
             f"{function} would be a column, which {engine.name} makes with a client of Spark 4.1 or newer, and this is "
-            f"{pyspark.__version__}. Use the operator: asyncudf.ordered_wait(df, {function}, 'column')"
+            f"{pyspark.__version__}. {operator.capitalize()}"
+        )
+    if engine.version is None or (takes_arrays := engine.version >= _ARROW_UDF) is (arrow_udf is not None):
+        return
+    # What counts its versions in another way, as databricks-connect does, may have what came with them.
+    if takes_arrays or _ARROW_UDF <= _numbers(pyspark.__version__) < (5,):
+        newer, older = ("server", "client") if takes_arrays else ("client", "server")
+        raise FunctionError(
+            f"{function} would be a column, which the client of Spark {pyspark.__version__} and the server of Spark "
+            f"{'.'.join(map(str, engine.version))} make in different ways: the {newer} as from Spark 4.1 on, and the "
+            f"{older} as before. Install the client of the server's version, or {operator}"
         )
 
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._errors.call_outcome import CallOutcome
-from ..._errors.exceptions import FatalError
 from ..._errors.failure import Failure
-from ..._errors.records import error_text
-from ..._functions.options import OnError, OnSpent, Options, limits_of
+from ..._functions.options import OnSpent, Options, limits_of
 from ..._functions.signature import FunctionSpec
 from ..._limits.budgets.spending import Spending
-from ..._limits.gate import Aside, Gate
-from ..._limits.health.failures import FailureBudget, FirstRows
-from ..._limits.health.throttle import RefusalGate
+from ..._limits.gate import Aside, Gate, LimitKey
+from ..._limits.health.health import Health
 from ..._limits.limited_task import LimitedTask
 from ..._limits.own_limits import OwnLimits
-from ..._limits.rates.option import TIME_ROUNDING, RateLimits
+from ..._limits.rates.option import TIME_ROUNDING
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..loop.event_loops import seconds_until
@@ -37,8 +32,6 @@ if TYPE_CHECKING:
     from ..._limits.coordinator.client import Coordinator
     from ..._limits.coordinator.link import TaskLink
     from ..._limits.coordinator.names import TaskIdentity
-    from ..._limits.health.breaker import BreakerGate
-    from ..._limits.health.job import SharedHealth
     from ..._limits.rates.learned import Learner
 
 
@@ -81,52 +74,28 @@ class Gatekeeper:
         self._holds_keys: Gate | None = None  # the last one that has held back a key
         self._coordinator: Coordinator | None = None
         self.failed = 0  # attempts that have ended with an error
-        self.attempts = 0  # that have ended, of those that count for the breaker
-        self._reported = 0  # `attempts` at the last reply of the coordinator
-        self._replied = 0  # the same at the reply before
-        self._others = 0  # that were not refused and ended with an error, or with a result that is not good enough
-        self._not_refused_before = 0  # answers to calls that did not have to ask, when they were last counted
         self._limited = 0.0  # seconds of `State.LIMIT` of which it is counted who has held back calls
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] | None = None
-        self.failures: FailureBudget | FirstRows | None = None
-        if options.max_failures is not None:
-            self.failures = FailureBudget(operator, options.max_failures, redacted=options.redacted)
-        elif options.on_error is OnError.NULL:
-            self.failures = FirstRows(operator, operator.rows_under_way, redacted=options.redacted)
-        self._refusals = RefusalGate(
-            operator,
-            pool,
-            longest_wait=options.longest_wait,
-            patience=options.patience,
-            timeout=options.timeout,
-            redacted=options.redacted,
-        )
-        self.refusal_of = self._refusals.refusal_of
+        self.health = Health(operator, pool, options)
         self.spending = Spending(
             operator,
             options.rate_limit,
             options.budgets,
             settlement_call(spec),
-            is_refusal=lambda failure: self.refusal_of(failure) is not None,
+            is_refusal=lambda failure: self.health.refusal_of(failure) is not None,
             spent_error=partial(spent_error, operator, options, spec),
             ends_task=options.on_spent is OnSpent.RAISE,
             redacted=options.redacted,
         )
-        self.held_failures: HeldFailures | None = None
-        self.learner: Learner | None = None
-        if RateLimits(options.rate_limit).is_learned:
-            from ..._limits.rates.learned import Learner
-
-            self.learner = Learner(operator, options.rate_limit, operator.loop, self._shared_clock)
+        learners = (limit.learner(operator, operator.loop, self._shared_clock) for limit, _ in limits_of(options))
+        self.learner: Learner | None = next((one for one in learners if one is not None), None)
+        if self.learner is not None:
             self.learner.listeners.append(self.reopen)
         self._observers: list[Gate] = []
-        self._breaker: BreakerGate | None = None
-        if options.breaker is not None:
-            from ..._limits.health.breaker import BreakerGate
-
-            self.held_failures = HeldFailures(options.breaker.window, self)
-            self._breaker = BreakerGate(options.breaker, operator.name, partial(error_text, redacted=options.redacted))
+        self.held_failures: HeldFailures | None = None
+        if options.breaker is not None and self.health.breaker is not None:
+            self.held_failures = HeldFailures(options.breaker.window, self.health.breaker)
         self._use(())
 
     # Its gates.
@@ -159,57 +128,33 @@ class Gatekeeper:
             gates = [*self._observers]
             for limit, first in limits_of(self._options):
                 gates += await limit.gates(limited, first)
-            if identity is not None and link is not None:
-                self._share_failures(identity, link, stack)
             self._use(gates)
             yield
-            if self.failures is not None:
-                self.failures.finish()
-        if self.failures is not None and self.failures.error is not None:
-            raise self.failures.error
+            if (failures := self.health.failures) is not None:
+                failures.finish()
+        if failures is not None and failures.error is not None:
+            raise failures.error
 
     async def _linked(self, identity: TaskIdentity, stack: contextlib.AsyncExitStack) -> TaskLink:
         """Connect to the coordinator, and share with the other tasks what is known of the service."""
         from ..._limits.coordinator.client import Coordinator
         from ..._limits.coordinator.link import TaskLink
-        from ..._limits.health.job import SharedHealth
 
         operator, config = self._operator, identity.config
         self._coordinator = coordinator = Coordinator(config.url, config.namespace, clock=self._clock)
         await stack.enter_async_context(coordinator)
         link = TaskLink(coordinator, identity.task, self.reopen, operator.fail)
-
-        def health_changed() -> None:
-            operator.health_changed()
-            self.reopen()
-
-        # The breaker is of one query: the next one tries a service that this one has given up.
-        health = SharedHealth(dataclasses.replace(link, wake=health_changed), identity.query, self._options.breaker)
-        stack.push_async_callback(health.close)
-        self.share(health)
+        self.health.share(link, identity, stack)
         return link
-
-    def _share_failures(self, identity: TaskIdentity, link: TaskLink, stack: contextlib.AsyncExitStack) -> None:
-        if isinstance(failures := self.failures, FailureBudget):
-            from ..._limits.health.job import SharedFailures
-
-            failures.tally = SharedFailures(link, identity.query, identity.part, failures.budget, failures.spent)
-            stack.push_async_callback(failures.tally.close)
 
     def observe(self, observer: Gate) -> None:
         """Ask this gate before the limits; before `running`."""
         self._observers.append(observer)
 
-    def share(self, shared: SharedHealth) -> None:
-        """From now on the tasks of the job share what they know of the service."""
-        self._refusals.share(shared)
-        shared.replied = self._note_reply
-        if self._breaker is not None:
-            self._breaker.breaker = shared
-
     def _use(self, gates: Sequence[Gate]) -> None:
-        """From now on attempts ask these gates, after refusals and breaker, in this order."""
-        self._gates = [self._refusals, *([] if self._breaker is None else [self._breaker]), *gates]
+        """From now on attempts ask these gates in this order, after those of the service's health."""
+        self._gates = [*self.health.gates, *gates]
+        self._by_place = {gate.place: gate for gate in gates}
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
         self._on_withdrawal = [gate.withdrawn for gate in self._gates if type(gate).withdrawn is not Gate.withdrawn]
         self._on_end = [gate.ended for gate in self._gates if type(gate).ended is not Gate.ended]
@@ -217,7 +162,7 @@ class Gatekeeper:
         self._counters.totals.limit_seconds.update(dict.fromkeys(limits, 0.0))
         self.has_rate_limit = any(gate.takes_permits for gate in gates)
         self._is_settled = self.spending.is_settled
-        self._has_limits = bool(gates) or self._breaker is not None or self._refusals.shared is not None
+        self._has_limits = bool(gates) or self.health.has_to_be_asked
         self.asks_nothing = not self._has_limits
 
     # An attempt begins and ends.
@@ -238,8 +183,8 @@ class Gatekeeper:
             began(attempt, now)
         if self._is_settled:
             attempt.reserved = self.spending.reserved(attempt)
-        if not self._has_limits and self._refusals.throttle.is_free(now):
-            self.asks_nothing, self._not_refused_before = True, self._not_refused
+        if not self._has_limits and self.health.is_free(now):
+            self.asks_nothing = True
         return True
 
     def _close(self, gate: Gate, seconds: float | None, now: float) -> None:
@@ -273,7 +218,7 @@ class Gatekeeper:
         waited = self._clock() - self._since
         if gate.state is State.LIMIT:
             self._limited += waited
-        if gate is self._refusals:
+        if gate.waiting is Waiting.REFUSAL:
             self._counters.totals.refused_seconds += waited
         elif gate.limits:
             self._counters.totals.limit_seconds[gate.limit] += waited
@@ -289,11 +234,6 @@ class Gatekeeper:
             totals.limit_seconds[gate.limit] += waited
             self._limited += waited
 
-    @property
-    def _not_refused(self) -> int:
-        """How many attempts were not refused, as far as they are counted."""
-        return self._counters.calls_answered + self._others
-
     def withdrawn(self, attempt: Attempt) -> None:
         """An attempt with keys, which may have asked, is not to begin any more."""
         for withdrawn in self._on_withdrawal:
@@ -304,31 +244,14 @@ class Gatekeeper:
         self.failed += failure is not None
         if not attempt.has_asked:
             if self.asks_nothing:
-                self._ended_unasked(attempt, failure, now)
+                self.asks_nothing = self.health.ended_unasked(attempt, failure, now)
             return
-        outcome = self.outcome_of(failure)
+        outcome = self.health.outcome_of(failure)
         for ended in self._on_end:
             ended(attempt, outcome, failure, now)
         attempt.has_asked = False
-        self.attempts += attempt.counts_for_breaker
         if self.closed_by is not None:
             self.slot_is_free()
-
-    def _ended_unasked(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
-        if failure is not None and failure.answer.refusal is not None and self.refusal_of(failure) is not None:
-            answers, self._not_refused_before = self._not_refused - self._not_refused_before, self._not_refused
-            self._refusals.throttle.answered(max(0, answers), now, now)
-            self._refusals.ended(attempt, CallOutcome.THROTTLED, failure, now)
-            self.asks_nothing = self._refusals.throttle.is_free(now)
-        else:
-            self._others += 1
-            if self._refusals.for_good.is_counting and self.outcome_of(failure) is CallOutcome.ANSWERED:
-                self._refusals.accepted(now)
-
-    def unsatisfied(self, now: float) -> None:
-        """An attempt has a result that is not good enough; it was not refused."""
-        self._others += 1
-        self._refusals.accepted(now)
 
     def slot_is_free(self) -> None:
         """A call has left its slot: a gate that counts calls in flight, or learns from their ends, may have opened."""
@@ -343,58 +266,15 @@ class Gatekeeper:
             return
         gate = self.closed_by
         if gate is None:
-            if (held := aside.longest) is not None:
+            if (held := aside.longest(self._awaits_calls)) is not None:
                 place, since, left = held
-                by_key = next(gate for gate in self._gates if gate.place == place)
-                yield Wait(
-                    Waiting.PERMIT, name, since, self._clock() - since + left, f"{by_key.limit} for one of its keys"
-                )
+                detail = f"{self._by_place[place].limit} for one of its keys"
+                yield Wait(Waiting.PERMIT, name, since, self._clock() - since + left, detail)
         elif gate.state is not State.CALLS_BUSY:  # that one waits for the calls in flight
             detail = gate.limit if gate.waiting is Waiting.PERMIT else ""
             left = seconds_until(self._timer, self._operator.loop) if gate.longest == math.inf else math.inf
             yield Wait(gate.waiting, name, gate.closed_since, gate.longest, detail, begun, left)
 
-    # What is known of it.
-
-    @property
-    def is_broken(self) -> bool:
-        return self._breaker is not None and self._breaker.breaker.open_since is not None
-
-    def looks_down(self, failure: Failure) -> bool:
-        """Whether there is a circuit breaker, and a failure looks as if the service were dead."""
-        return self._breaker is not None and self.outcome_of(failure) is CallOutcome.DOWN
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether the service may be dead though the breaker is closed."""
-        return self._breaker is not None and self._breaker.breaker.is_in_doubt
-
-    def _note_reply(self) -> None:
-        self._replied, self._reported = self._reported, self.attempts
-
-    @property
-    def judged(self) -> int:
-        """Of how many attempts it is known whether they have opened the breaker; the coordinator has to say it."""
-        return self.attempts if self._refusals.shared is None else self._replied
-
-    def paused_seconds(self) -> float:
-        """For how long all calls have been paused so far."""
-        return self._refusals.throttle.paused_seconds(self._clock())
-
-    def outcome_of(self, failure: Failure | None) -> CallOutcome:
-        """The outcome of an attempt; never raises."""
-        breaker = self._options.breaker
-        if failure is None:
-            return CallOutcome.ANSWERED
-        if breaker is None or breaker.failure_on is None:
-            return failure.outcome
-        try:
-            return breaker.outcome_of(failure)
-        except BaseException as own:  # code of the user's
-            fatal = FatalError(
-                f"failure_on of the circuit breaker of {self._operator.name} must say of any exception whether the "
-                f"service has failed, and raised {error_text(own, redacted=self._options.redacted)}"
-            )
-            fatal.__cause__ = own
-            self._operator.fail(fatal)
-            return CallOutcome.NOTHING
+    def _awaits_calls(self, key: LimitKey) -> bool:
+        place, of = key
+        return self._by_place[place].awaits_calls(of)

@@ -67,10 +67,13 @@ class KeyLines:
     def waiting(self, key: LimitKey) -> int:
         return len(self._lines.get(key, ()))
 
-    @property
-    def longest(self) -> tuple[int, float, float] | None:
-        """Of the key that has waited longest: the place of its limit, since when, and for how many seconds at most."""
-        waiting = ((line.since, key) for key, line in self._lines.items() if line.asked is None)
+    def longest(self, awaits_calls: Callable[[LimitKey], bool]) -> tuple[int, float, float] | None:
+        """Of the key that has waited longest: the place of its limit, since when, and for how many seconds at most.
+
+        A key that waits for calls of this task is none.
+        """
+        lines = self._lines.items()
+        waiting = ((line.since, key) for key, line in lines if line.asked is None and not awaits_calls(key))
         since, key = min(waiting, key=lambda one: one[0], default=(0.0, None))
         return None if key is None else (key[0], since, seconds_until(self._lines[key].timer, self._operator.loop))
 

@@ -221,7 +221,7 @@ class RowLifecycle:
     def follow(self, row: Row, now: float) -> None:
         """Start the deadline of a row that shares the call of another one: when that call begins, or the row comes."""
         row.started, row.deadline = now, self.deadlines.start(now)
-        row.own_trouble().pauses = self.gatekeeper.paused_seconds()
+        row.own_trouble().pauses = self.gatekeeper.health.paused_seconds()
 
     def _start_time(self, row: Row, now: float) -> None:
         """The time of a row starts, and its deadline, but for a row that has followed another: that runs already."""
@@ -344,7 +344,7 @@ class RowLifecycle:
                 self.conclude(rows, [Failure(own)] * len(rows))
                 return
             if type(decision) is RetryAt:
-                self.gatekeeper.unsatisfied(now)
+                self.gatekeeper.health.unsatisfied(now)
                 self._call_again(rows, decision, seen, now, as_one=True)
                 return
         if decision is Ending.UNKEPT and self._sharing is not None:
@@ -371,7 +371,7 @@ class RowLifecycle:
             row = attempt.rows[number]
             alike.setdefault((_way([row]), numbers[0] if is_whole else number), []).append(row)
         draw = self._rng.random()  # one for all: rows of equal delays come back together, and are called together
-        may_split = is_whole and len(numbers) > 1 and not self.gatekeeper.is_broken
+        may_split = is_whole and len(numbers) > 1 and not self.gatekeeper.health.is_broken
         later: dict[tuple[RetryAt, Any], list[Row]] = {}
         to_split: list[Row] = []
         for (way, number), rows in alike.items():
@@ -380,7 +380,7 @@ class RowLifecycle:
                 failure = Failure(self._policy.used_up(failure.error, code))
             seen = None if is_whole else self._invoker.seen_by_retry([results[number]])
             try:
-                is_down = self.gatekeeper.held_failures is not None and self.gatekeeper.looks_down(failure)
+                is_down = self.gatekeeper.held_failures is not None and self.gatekeeper.health.looks_down(failure)
                 decision = self.decisions.of_failure(
                     failure, way, now, draw, seen=seen, may_split=may_split, is_down=is_down
                 )
@@ -412,7 +412,7 @@ class RowLifecycle:
                     trouble.refused = now
             else:
                 trouble.waited += decision.delay
-                if self.gatekeeper.is_broken:
+                if self.gatekeeper.health.is_broken:
                     self._renew(row)
         if self.asks:
             self._forget_frames(last)
@@ -430,7 +430,7 @@ class RowLifecycle:
     def _park(self, row: Row, last: Any, now: float) -> Trouble:
         """No attempt of a row is under way; `last`: what the last one has ended with, for the next one to ask."""
         trouble = row.own_trouble()
-        trouble.parked, trouble.pauses = now, self.gatekeeper.paused_seconds()
+        trouble.parked, trouble.pauses = now, self.gatekeeper.health.paused_seconds()
         if self.asks:
             trouble.last_error = last
         return trouble
@@ -442,7 +442,7 @@ class RowLifecycle:
 
     def _give_back(self, row: Row) -> None:
         """Move the deadline of a row by the time that it has spent in pauses of all calls."""
-        pauses, trouble = self.gatekeeper.paused_seconds(), row.own_trouble()
+        pauses, trouble = self.gatekeeper.health.paused_seconds(), row.own_trouble()
         spent, trouble.pauses = pauses - trouble.pauses, pauses
         if spent and row.deadline is not None:
             row.deadline += spent
@@ -472,8 +472,8 @@ class RowLifecycle:
             if not is_unpaid:
                 failed.append(outcome.error)
             completed.append((result,))
-        if self.gatekeeper.failures is not None:
-            self.gatekeeper.failures.note(failed, len(rows))
+        if self.gatekeeper.health.failures is not None:
+            self.gatekeeper.health.failures.note(failed, len(rows))
         self._complete(rows, completed, outcomes, now)
 
     def _complete(
@@ -528,7 +528,7 @@ class RowLifecycle:
             self.counts.leaves(attempt, row, is_last=is_last)
             if is_last:
                 self._cut(attempt)
-        if self.gatekeeper.is_broken and not (row.is_decided or is_at_work):
+        if self.gatekeeper.health.is_broken and not (row.is_decided or is_at_work):
             self._renew(row)  # it is late because its service is dead
         elif not row.is_decided and row.state is not RowState.HELD:
             self._time_out(row, is_first=is_first, is_last=is_last)
@@ -546,7 +546,7 @@ class RowLifecycle:
         own_failure = failure if failure is answer and is_at_work and is_last else None
         self.counts.timed_out(row, own_failure, is_first=is_first)
         # A row that waits for its turn says nothing about the service.
-        if is_at_work and not failure.is_no_rows_fault and any(map(self.gatekeeper.looks_down, (failure, late))):
+        if is_at_work and not failure.is_no_rows_fault and any(map(self.gatekeeper.health.looks_down, (failure, late))):
             self._hold([row], [answer], failure)
             return
         if row.state is RowState.ASIDE:
@@ -601,8 +601,8 @@ class RowLifecycle:
                 self._forget_frames(failure.error)
             self.backlog.again([row])
         self._fail_held(held.failed())
-        if self.gatekeeper.is_broken is not self._was_broken:
-            self._was_broken = self.gatekeeper.is_broken
+        if self.gatekeeper.health.is_broken is not self._was_broken:
+            self._was_broken = self.gatekeeper.health.is_broken
             for row in self.backlog.rows:
                 if row.started is not None:  # it has waited for the service to come back
                     self._renew(row)

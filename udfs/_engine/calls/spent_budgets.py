@@ -11,7 +11,7 @@ from ..._errors.records import shown_input
 from ..._errors.safe import safe_repr
 from ..._functions.options import OnSpent, Options
 from ..._functions.signature import FunctionSpec
-from ..._limits.budgets.option import CALLS, MOST_UNTOLD, Budget, budget_label
+from ..._limits.budgets.option import MOST_UNTOLD, Budget, MaxCalls, budget_label
 from ..._stores.ledgers import Window, keeps_ledgers
 from .slots import HostOperator
 
@@ -38,9 +38,9 @@ def spent_error(
     kept = f"{'The store' if options.store is not None else 'A store='} keeps results that are paid for"
     if need is None:
         text = _untold_text(name, budget, raised)
-    elif options.max_calls is not None and budget == Budget(options.max_calls, CALLS):
+    elif isinstance(budget, MaxCalls):
         text = (
-            f"{name} has made the {options.max_calls:,} calls that max_calls= allows in one query, and there are "
+            f"{name} has made the {budget.amount:,.0f} calls that max_calls= allows in one query, and there are "
             f"rows left. {kept}; asyncudf.dry_run(df, {name}, ...) counts the calls"
         )
         option = "max_calls"

@@ -406,7 +406,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (
             self._gatekeeper.held_failures is not None
-            and self._gatekeeper.is_broken
+            and self._gatekeeper.health.is_broken
             and not backlog.has_new
             and self._may_form_call()
         )

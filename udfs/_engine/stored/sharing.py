@@ -19,7 +19,7 @@ from asyncudf.queues import StreamElementQueue
 from ..._errors.failure import Failure
 from ..._functions.async_function import Results
 from ..._functions.attempts import is_lasting
-from ..._functions.options import Options
+from ..._functions.options import Options, limits_of
 from ..._observe.waits import Wait, Waiting
 from ..._stores.values import StoredFailure
 from ..calls.attempt import Attempt
@@ -93,7 +93,7 @@ class Claims:
         self._pool, self._backlog = lifecycle.pool, lifecycle.backlog
         self._clock = operator.counters.clock
         self._patience = LONGEST_SHARED_WAIT if options.timeout is None else options.timeout
-        self._is_limited = bool(options.rate_limit) or options.job_capacity is not None
+        self._is_limited = any(limit.holds_back for limit, _ in limits_of(options))
         self._undecided: list[Attempt] = []
         self._waiting_rows: dict[bytes, tuple[Row, float]] = {}  # by the key, with the time when each waits no longer
         self._task: asyncio.Task[None] | None = None

@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ..._errors.exceptions import FatalError
 from ..._stores.ledgers import Ledger, Window
 from ..coordinator.client import LONGEST_PAUSE
-from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
+from ..coordinator.link import HURRY_EVERY, MOST_KEYS, PACE_SCRIPT, REFRESH, PeriodicTask, TaskLink
 from ..gate import Key
 from .amount import KeyAmount, OpenWindow, Question, Reply
 from .job import BUDGET_GAP, BUDGET_LEASE, KEEP_CALLS, KEEP_NAMED, SUMS, kept
 from .option import Budget, budget_label
 from .windows import Windows
 
-MOST_KEYS = 256  # in one question: a script holds up the server for all others
 RENEW_EVERY = BUDGET_LEASE / 3
 KEEP_OVER = 120_000  # milliseconds that a window outlives its end: a task may be late to learn of it
 LOST = "lost"  # the run of a window whose amounts nobody knows any more

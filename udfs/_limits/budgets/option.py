@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asyncudf.queues._public import public
 
-from ..._errors.checks import Seconds, amount, check_cost, check_settle, given_number, several, text, twice
+from ..._errors.checks import (
+    LARGEST,
+    Seconds,
+    amount,
+    check_cost,
+    check_settle,
+    given_number,
+    positive_int,
+    several,
+    text,
+    twice,
+)
 from ..._errors.exceptions import OptionError
 from ..._errors.figures import amount_
 from ..._errors.safe import safe_repr
 from ..keys import by_label, key_names
+from ..limited_task import Limit, OfJob
 from .windows import checked_per, per_label
 
 if TYPE_CHECKING:
     from ..gate import Gate
-    from ..limited_task import Beginning, LimitedTask
+    from ..limited_task import LimitedTask
 
 CALLS = "calls"  # the unit of which each call costs 1
 ROUNDING = 1e-9  # of an amount: sums of floats
@@ -142,16 +154,35 @@ class Budget:
         return given_number(self.reserve(*arguments) if callable(self.reserve) else self.reserve, "reserve of a budget")
 
 
-class Budgets(tuple[Budget, ...]):
+@dataclasses.dataclass(frozen=True)
+class MaxCalls(Budget):
+    """What `max_calls=` means: a budget of calls."""
+
+    unit: str = CALLS
+
+
+def max_calls(value: Any, name: str) -> int:
+    """What the option `max_calls=` accepts."""
+    return positive_int(value, name, most=LARGEST)
+
+
+class Budgets(tuple[Budget, ...], Limit):
     """All budgets of a function."""
 
     __slots__ = ()
 
-    is_of_job = True
+    holds_back = False  # what is left of an amount is mostly there
 
     @property
     def counted(self) -> Sequence[Budget]:
         return self
+
+    @property
+    def of_job(self) -> Sequence[OfJob]:
+        return [
+            OfJob("max_calls", None, takes_name=False) if isinstance(one, MaxCalls) else OfJob("a budget", one.name)
+            for one in self
+        ]
 
     def named(self, query: str) -> list[tuple[Budget, str]]:
         """Each with the name under which tasks share it; no two of a function have one name.
@@ -170,8 +201,10 @@ class Budgets(tuple[Budget, ...]):
 
         return await gates(self, task, first)
 
-    def beginnings(self, function: str) -> Iterable[Beginning]:
-        return ()
+
+def budgets_label(budgets: Iterable[Budget]) -> str:
+    """What people are shown of `budget`."""
+    return ", ".join(map(budget_label, budgets))
 
 
 def spent_names(budgets: Sequence[Budget]) -> list[str]:
@@ -194,6 +227,8 @@ def budget_label(budget: Budget) -> str:
     >>> budget_label(Budget(20, per="day", by="tenant"))
     '20 USD a day by "tenant"'
     """
+    if isinstance(budget, MaxCalls):
+        return "max_calls"
     per = "" if budget.per is None else f" {per_label(budget.per)}"  # type: ignore[arg-type]  # it was checked
     by = "" if budget.by is None else f" by {by_label(budget.by)}"
     named = "" if budget.name is None else f' of "{budget.name}"'

@@ -72,6 +72,7 @@ class BudgetGate(Gate):
         ends_task: bool,
     ) -> None:
         self.amounts, self.place, self.limit = amounts, place, budget_label(budget)
+        self.limits = (self.limit,)
         self._is_by_key = budget.by is not None
         self._only = None if budget.is_divided else amounts.of("")
         self._asked: tuple[Amount, float] | None = None  # by the last attempt that did, and what it needs

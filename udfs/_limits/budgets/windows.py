@@ -7,7 +7,7 @@ from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from ..._errors.checks import Seconds, seconds
+from ..._errors.checks import Seconds, period
 from ..._errors.exceptions import OptionError
 from ..._errors.safe import safe_repr
 from ..._stores.ledgers import Window
@@ -29,7 +29,7 @@ def checked_per(value: Seconds | Literal["day", "month"] | None) -> Per | None:
         raise OptionError(
             f'per of a budget must be "day", "month", or a number of seconds or a timedelta, not {safe_repr(value)}'
         )
-    length = seconds(value, "per of a budget")
+    length = period(value, "per of a budget")
     if length < SHORTEST:
         raise OptionError(f"per of a budget must be at least {SHORTEST:g} second, not {safe_repr(value)}")
     return "day" if length == DAY else length

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
-from ..coordinator.client import LEASE, RUN, Coordinator
-from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from ..coordinator.client import LEASE, LEASE_MARGIN, RUN, Coordinator
+from ..coordinator.link import HURRY_EVERY, KEEP_LIMIT, PACE_SCRIPT, PeriodicTask, TaskLink
 
 EXCHANGE_EVERY = 0.5  # seconds between two questions
-LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 LEASE_RENEWED = 0.6  # of the lease: it is renewed by then
-KEYS_KEPT = 86_400_000  # milliseconds that the keys outlive their last use
 
 
 # Before a job the driver makes the hash: no task has a share yet. A task that finds none knows that the server has lost
@@ -21,7 +19,7 @@ PREPARE = (
     + f"""
 for _, key in ipairs(KEYS) do
   if redis.call('HSETNX', key, 'frozen', '0') == 1 then redis.call('HSET', key, 'run', run) end
-  redis.call('PEXPIRE', key, {KEYS_KEPT})
+  redis.call('PEXPIRE', key, {KEEP_LIMIT})
 end
 """
 )
@@ -113,7 +111,7 @@ end
 local kept = {{'frozen', frozen, 'run', run, 'asked', text(now)}}
 for _, name in ipairs(SUMS) do kept[#kept + 1] = name; kept[#kept + 1] = text(is[name]) end
 redis.call('HSET', key, unpack(kept))
-for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], {KEYS_KEPT}) end
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], {KEEP_LIMIT}) end
 return {{behind(), may}}
 """
 )

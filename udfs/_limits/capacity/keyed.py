@@ -11,19 +11,16 @@ from typing import Any
 
 from ..._errors.call_outcome import CallOutcome
 from ..._errors.failure import Failure
-from ..coordinator.client import LEASE, RUN, Coordinator
-from ..coordinator.link import HURRY_EVERY, PACE_SCRIPT, PeriodicTask, TaskLink
+from ..coordinator.client import LEASE, LEASE_MARGIN, RUN, Coordinator
+from ..coordinator.link import HURRY_EVERY, KEEP_LIMIT, MOST_KEYS, PACE_SCRIPT, PeriodicTask, TaskLink
 from ..gate import Aside, AskingAttempt, Gate, Key
 from ..limited_task import LimitedTask
 from .option import KeyCapacity
 
-MOST_KEYS = 256  # in one question: a script holds up the server for all others
 IDLE_AFTER = 0.25  # seconds after its last call for which a task keeps what it has of a key
 LOOK_AGAIN = 1.0  # seconds: a row that may begin, and never does as it is late elsewhere, tells nobody
-LEASE_MARGIN = 0.9  # of the lease: it ends here before it ends on the server
 RENEW_EVERY = 0.6 * LEASE  # seconds
 ASK_EVERY = 0.1 * LEASE  # seconds, at most: leases do not run out in a silence of all tasks of LEASE / 8
-KEYS_KEPT = 86_400_000  # milliseconds that the hash outlives its last use
 
 
 def gates(limit: KeyCapacity, task: LimitedTask, place: int) -> list[Gate]:
@@ -50,6 +47,9 @@ class KeyCallsGate(Gate):
         if self._calls.may_begin(key, row, now):
             return 0.0
         return Aside((self.place, key), LOOK_AGAIN if self._calls.lets(key) else None)
+
+    def awaits_calls(self, key: Key | None) -> bool:
+        return key is not None and self._calls.flying(key) > 0
 
     def began(self, attempt: AskingAttempt, now: float) -> None:
         (row,) = attempt.rows
@@ -121,6 +121,10 @@ class OwnKeyCalls:
         """Whether some calls of the key may begin and have not."""
         return any(calls[key].let for calls in self._shared.calls if key in calls)
 
+    def flying(self, key: Key) -> int:
+        """Calls of the key in flight, of all functions that share them."""
+        return sum(calls[key].in_flight for calls in self._shared.calls if key in calls)
+
     def began(self, key: Key, row: Any) -> None:
         calls = self._calls[key]
         del calls.let[row]
@@ -151,7 +155,7 @@ PREPARE = (
     + RUN
     + f"""
 if redis.call('HSETNX', KEYS[1], '@begin', text(now)) == 1 then redis.call('HSET', KEYS[1], '@run', run) end
-redis.call('PEXPIRE', KEYS[1], {KEYS_KEPT})
+redis.call('PEXPIRE', KEYS[1], {KEEP_LIMIT})
 return {{behind()}}
 """
 )
@@ -198,7 +202,7 @@ for i = 5, #ARGV, 3 do
   answer[#answer + 1] = may
   answer[#answer + 1] = awaited and share or 0
 end
-redis.call('PEXPIRE', hash, {KEYS_KEPT})
+redis.call('PEXPIRE', hash, {KEEP_LIMIT})
 return answer
 """
 )
@@ -274,6 +278,9 @@ class SharedKeyCalls(PeriodicTask):
 
     def lets(self, key: Key) -> bool:
         return bool(self._shares[key].let)
+
+    def flying(self, key: Key) -> int:
+        return self._shares[key].in_flight if key in self._shares else 0
 
     def began(self, key: Key, row: Any) -> None:
         one = self._shares[key]

@@ -13,10 +13,13 @@ from ..._errors.checks import positive_int
 from ..._errors.exceptions import OptionError
 from ..._errors.safe import safe_repr
 from ..keys import by_label, key_names
+from ..limited_task import Limit, OfJob, Pace
 
 if TYPE_CHECKING:
     from ..gate import Gate
-    from ..limited_task import Beginning, Limit, LimitedTask
+    from ..limited_task import Beginning, LimitedTask
+
+MOST_CALLS = 10**9  # in flight: scripts of the coordinator count with 32 bits
 
 
 @public("asyncudf")
@@ -37,7 +40,7 @@ class AdaptiveCapacity:
     maximum: int = 400
 
     def __post_init__(self) -> None:
-        if positive_int(self.maximum, "maximum") < positive_int(self.minimum, "minimum"):
+        if calls_at_once(self.maximum, "maximum") < calls_at_once(self.minimum, "minimum"):
             raise OptionError(f"maximum must be at least minimum ({self.minimum}), not {self.maximum}")
 
     @classmethod
@@ -47,7 +50,7 @@ class AdaptiveCapacity:
             return cls()
         if isinstance(value, KeyCapacity):
             raise OptionError(f"{name} bounds all calls of a task; give {value.label} as job_capacity=")
-        return value if isinstance(value, cls) else positive_int(value, name)
+        return value if isinstance(value, cls) else calls_at_once(value, name)
 
 
 @public("asyncudf")
@@ -78,7 +81,7 @@ class KeyCapacity:
     by: str | Sequence[str] = dataclasses.field(kw_only=True)
 
     def __post_init__(self) -> None:
-        positive_int(self.calls, "calls")
+        calls_at_once(self.calls, "calls")
         if (names := key_names(self.by)) is None:
             raise OptionError("by must be the name of a parameter of the function; for calls of all rows give a number")
         object.__setattr__(self, "by", names)
@@ -113,14 +116,25 @@ def job_capacity(value: Any, name: str) -> int | KeyCapacity:
             f'{name} must be a whole number, or one KeyCapacity(4, by="tenant") for calls of each key, not '
             f"{safe_repr(value)}"
         )
-    return positive_int(value, name)
+    return calls_at_once(value, name)
 
 
-class AdaptiveCalls:
+def calls_at_once(value: Any, name: str) -> int:
+    """A number of calls in flight."""
+    return positive_int(value, name, most=MOST_CALLS)
+
+
+def capacity_label(value: Any) -> Any:
+    """What people are shown of `capacity` and `job_capacity`."""
+    if isinstance(value, AdaptiveCapacity):
+        return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
+    return value.label if isinstance(value, KeyCapacity) else value
+
+
+class AdaptiveCalls(Limit):
     """`capacity="auto"` as a limit."""
 
-    is_of_job = False
-    counted = ()
+    holds_back = False  # it makes slots fewer, which then are not free
 
     def __init__(self, capacity: AdaptiveCapacity) -> None:
         self._capacity = capacity
@@ -130,18 +144,23 @@ class AdaptiveCalls:
 
         return [AdaptiveGate(CapacityPolicy(self._capacity), task.slots, task.shared_clock)]
 
-    def beginnings(self, function: str) -> Iterable[Beginning]:
-        return ()
+
+OF_QUERY = OfJob("job_capacity", None, takes_name=False)
 
 
-class CallsOfJob:
+class CallsOfJob(Limit):
     """A number as `job_capacity=`, as a limit."""
-
-    is_of_job = True
-    counted = ()
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
+
+    @property
+    def of_job(self) -> Sequence[OfJob]:
+        return (OF_QUERY,)
+
+    @property
+    def calls_of_job(self) -> float:
+        return self.calls
 
     def named(self, function: str) -> str:
         """The name under which tasks share it."""
@@ -159,14 +178,24 @@ class CallsOfJob:
         return [(name, partial(prepare_shares, names=[name]))]
 
 
-class CallsOfKeys:
+class CallsOfKeys(Limit):
     """`KeyCapacity` as a limit."""
-
-    is_of_job = True
 
     def __init__(self, capacity: KeyCapacity) -> None:
         self._capacity = capacity
-        self.counted = (capacity,)
+
+    @property
+    def of_job(self) -> Sequence[OfJob]:
+        return (OF_QUERY,)
+
+    @property
+    def counted(self) -> Sequence[KeyCapacity]:
+        return (self._capacity,)
+
+    @property
+    def paces(self) -> Sequence[Pace]:
+        each = 1 / self._capacity.calls
+        return [Pace(self._capacity.label, 0, (each, each, each), is_held=True)]
 
     async def gates(self, task: LimitedTask, first: int) -> Sequence[Gate]:
         from .keyed import gates

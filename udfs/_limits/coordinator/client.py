@@ -14,6 +14,7 @@ from ..._errors.safe import safe_repr, without_secrets
 
 MOST_AWAY = 30.0  # seconds that a coordinator may be away
 LEASE = 4.0  # seconds that an answer holds: a killed task is forgotten within 5
+LEASE_MARGIN = 0.9  # of the lease: for the task it ends before it ends on the server
 ANSWER = LEASE  # seconds without an answer after which a question is asked again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 SLOW_TRIP = 0.5  # seconds of a round trip from which on limits may not be used to the full

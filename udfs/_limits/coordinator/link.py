@@ -39,8 +39,11 @@ end
 # the query without such tasks, and tasks whose event loop is blocked by a computation.
 KEEP_QUERY = 900_000
 
-# Milliseconds that a rate limit outlives its last use; one that is missing costs a wait.
-KEEP_RATE = 86_400_000
+# Milliseconds that a rate limit, or calls that tasks share, outlive their last use; what is missing costs a wait.
+KEEP_LIMIT = 86_400_000
+
+
+MOST_KEYS = 256  # in one question: a script holds up the server for all others
 
 
 @dataclasses.dataclass(frozen=True)

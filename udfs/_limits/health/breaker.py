@@ -90,6 +90,7 @@ class BreakerGate(Gate):
     # breaker: of the task, or of the job if the task has a coordinator
     # _last, _last_outcome: the last failure, for that message
     # _probe: the ticket of the last call that probed the service
+    # attempts: that have ended, and count
 
     state = State.BREAKER
     waiting = Waiting.BREAKER
@@ -102,6 +103,30 @@ class BreakerGate(Gate):
         self._last: str | None = None
         self._last_outcome: CallOutcome | None = None
         self._probe: int | None = None
+        self.attempts = 0
+        self._reported = self._replied = 0  # `attempts` at the last reply of the coordinator, and at the one before
+        self._is_shared = False
+
+    def share(self, shared: SharedHealth) -> None:
+        """From now on it is that of the job."""
+        self.breaker, self._is_shared, shared.replied = shared, True, self._note_reply
+
+    def _note_reply(self) -> None:
+        self._replied, self._reported = self._reported, self.attempts
+
+    @property
+    def judged(self) -> int:
+        """Of how many attempts it is known whether they have opened it; the coordinator has to say it."""
+        return self._replied if self._is_shared else self.attempts
+
+    @property
+    def is_broken(self) -> bool:
+        return self.breaker.open_since is not None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the service may be dead though it is closed."""
+        return self.breaker.is_in_doubt
 
     def wait(self, attempt: AskingAttempt, now: float) -> float | None:
         since = self.breaker.open_since
@@ -154,3 +179,4 @@ class BreakerGate(Gate):
         if failure is not None and (outcome is CallOutcome.DOWN or attempt.ticket == self._probe):
             self._last, self._last_outcome = self._text_of(failure.error), outcome
         self.breaker.ended(attempt.ticket, outcome, now)
+        self.attempts += attempt.counts_for_breaker

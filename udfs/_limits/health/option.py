@@ -14,7 +14,7 @@ from typing import Any
 from asyncudf.queues._public import public
 
 from ..._errors.call_outcome import CallOutcome
-from ..._errors.checks import discard, is_plain, positive_int, seconds, share
+from ..._errors.checks import LARGEST, discard, is_plain, period, positive_int, share
 from ..._errors.exceptions import OptionError
 from ..._errors.failure import Failure
 from ..._errors.figures import commonest
@@ -28,6 +28,7 @@ LEAST_SHARE, MORE, BY_CHANCE = 0.1, 2.0, 2 / 3
 RARE_BY_CHANCE = math.log(1e6)
 CALLS_BEFORE = 100  # calls from which on it counts how many of them have failed
 WINDOWS_KEPT = 20  # windows that are remembered for that; enough to tell `failure_rate` from `BY_CHANCE` of it
+MOST_WINDOW = 100_000  # calls: the coordinator keeps WINDOWS_KEPT times as many outcomes
 DOUBTED = 5  # windows of which each may show that more calls fail than chance explains
 
 FailureOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -70,7 +71,7 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         share(self.failure_rate, "failure_rate")
-        positive_int(self.window, "window")
+        positive_int(self.window, "window", most=MOST_WINDOW)
         open_for, max_open = self.times
         if max_open < open_for:
             raise OptionError(f"max_open must be at least open_for ({open_for:g} s), not {max_open:g} s")
@@ -81,7 +82,7 @@ class CircuitBreaker:
     @property
     def times(self) -> tuple[float, float]:
         """`open_for` and `max_open` in seconds."""
-        return seconds(self.open_for, "open_for"), seconds(self.max_open, "max_open")
+        return period(self.open_for, "open_for"), period(self.max_open, "max_open")
 
     def outcome_of(self, failure: Failure | None) -> CallOutcome:
         """The outcome of an attempt; only `DOWN` counts as a failure, only `ANSWERED` as a success.
@@ -176,6 +177,10 @@ class ErrorBudget:
         if isinstance(value, ErrorBudget):
             return value
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if is_count and value > LARGEST:
+            raise OptionError(
+                f"{name} must be at most {LARGEST:,} rows, not {safe_repr(value)}; leave it out for any number"
+            )
         if is_count or (isinstance(value, float) and 0 < value <= 1):
             return cls(value)
         raise OptionError(

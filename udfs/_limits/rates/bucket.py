@@ -103,7 +103,7 @@ class Bucket:
         return max(self._time.empty_at, full - self._saved * self.interval)
 
 
-class LeasedPermits:
+class GrantedPermits:
     """Permits of one limit that were leased to this task; each may be used from a time on, and not much later.
 
     Over any period all tasks together use at most `permits`, the burst, and 2%.
@@ -192,7 +192,7 @@ class LeasedPermits:
         return math.fsum(max(0.0, min(end, time) - start) for start, end, _ in self._stretches) / self.interval
 
 
-Permits = Bucket | LeasedPermits  # of one limit
+Permits = Bucket | GrantedPermits  # of one limit
 
 
 def patience_of(limit: RateLimit) -> float:

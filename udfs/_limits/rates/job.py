@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Awaitable, Sequence
 
 from ..coordinator.client import LEASE, NOW_SCRIPT, RUN, UPTIME, Coordinator
-from ..coordinator.link import KEEP_RATE, PeriodicTask, TaskLink
-from .bucket import BlockSize, LeasedPermits, nap_of, take, tightest
+from ..coordinator.link import KEEP_LIMIT, PeriodicTask, TaskLink
+from .bucket import BlockSize, GrantedPermits, nap_of, take, tightest
 from .learned import Knowledge, Learner
 from .option import TIME_ROUNDING, RateLimit, limit_label
 
@@ -37,7 +37,7 @@ _STATE = (
     + f"""
 local CLOSE = {2 * TIME_ROUNDING!r}  -- seconds: the same time after some arithmetic, here and in the task
 local STRETCHES = 64  -- at most; the oldest are given up
-local KEEP_RATE = {KEEP_RATE}  -- milliseconds
+local KEEP_LIMIT = {KEEP_LIMIT}  -- milliseconds
 """
     + """
 local function state_of(key, wait)
@@ -55,7 +55,7 @@ local function keep(key, state, earliest)
   end
   local seconds, kept = math.max(0, free[#free - 1] - now), {state.epoch}
   for i, time in ipairs(free) do kept[i + 1] = text(time) end
-  redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds) + KEEP_RATE))
+  redis.call('SET', key, table.concat(kept, ' '), 'PX', text(math.ceil(1000 * seconds) + KEEP_LIMIT))
 end
 """
 )
@@ -212,7 +212,7 @@ class SharedPermits(PeriodicTask):
         super().__init__(link, (), gap=0.0)
         self._names = _keys(link.coordinator, limits)
         self._limits = [limit for _, limit in limits]
-        self._leased = [LeasedPermits(limit) for limit in self._limits]
+        self._leased = [GrantedPermits(limit) for limit in self._limits]
         self._epochs = [""] * len(limits)
         self._ends = 0.0
         self._granted_for = [limit.interval for limit in self._limits]
@@ -391,7 +391,7 @@ class SharedPermits(PeriodicTask):
         if epoch != self._epochs[number]:
             if self._epochs[number]:
                 self._coordinator.has_forgotten()
-                self._leased[number] = LeasedPermits(self._limits[number])
+                self._leased[number] = GrantedPermits(self._limits[number])
             self._epochs[number] = epoch
         if end > start:
             ours = self._coordinator.time.ours
@@ -405,14 +405,14 @@ class SharedPermits(PeriodicTask):
 # answer told; how many there are. Answers what is known of each, "" for nothing, and then as GRANT.
 GRANT_AND_LEARN = (
     f"""
-local KEEP_RATE = {KEEP_RATE}  -- milliseconds
+local KEEP_LIMIT = {KEEP_LIMIT}  -- milliseconds
 local known = {{}}
 for i = tonumber(table.remove(ARGV)), 1, -1 do
   local told, began, key = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
   known[i] = redis.call('GET', key) or ''
   if began ~= '' and tonumber(began) >= (tonumber(string.match(known[i], '^%S+') or '') or -math.huge) then
     known[i] = told
-    redis.call('SET', key, told, 'PX', KEEP_RATE)
+    redis.call('SET', key, told, 'PX', KEEP_LIMIT)
   end
 end
 local function granted()

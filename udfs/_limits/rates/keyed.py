@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from ..coordinator.client import LEASE, RUN, UPTIME, Coordinator
-from ..coordinator.link import KEEP_RATE, PACE_SCRIPT, QUESTION_GAP, PeriodicTask, TaskLink
+from ..coordinator.link import KEEP_LIMIT, PACE_SCRIPT, QUESTION_GAP, PeriodicTask, TaskLink
 from ..gate import Aside, AskingAttempt, Gate, Key, LimitKey
-from .bucket import Bucket, Credit, LeasedPermits, LimitTime
+from .bucket import Bucket, Credit, GrantedPermits, LimitTime
 from .job import IDLE_FOR, NEVER_USED, ROUND_TRIPS
 from .option import RateLimit, limit_label
 
@@ -138,7 +138,7 @@ RENEWED = LEASE / 2  # seconds after which a task that has permits makes sure th
 _EPOCH = (
     PACE_SCRIPT
     + RUN
-    + f"local KEEP_RATE = {KEEP_RATE}  -- milliseconds"
+    + f"local KEEP_LIMIT = {KEEP_LIMIT}  -- milliseconds"
     + """
 local function epoch_of(key, wait)
   local epoch = redis.call('GET', key) or ''
@@ -147,7 +147,7 @@ local function epoch_of(key, wait)
     begin = text(now + wait)
     epoch = run .. ' ' .. begin
   end
-  redis.call('SET', key, epoch, 'PX', KEEP_RATE)
+  redis.call('SET', key, epoch, 'PX', KEEP_LIMIT)
   return epoch, tonumber(begin)
 end
 """
@@ -227,7 +227,7 @@ class SharedKeys(PeriodicTask):
     def __init__(self, link: TaskLink, name: str, limit: RateLimit, wake: Callable[[Key], None]) -> None:
         super().__init__(link, [_key(link.coordinator, name, limit)])
         self._limit, self._interval, self._wake = limit, limit.interval, wake
-        self._leased: dict[Key, LeasedPermits] = {}
+        self._leased: dict[Key, GrantedPermits] = {}
         self._asked: dict[Key, tuple[float, float]] = {}
         self._open: dict[Key, tuple[float, float]] = {}
         self._credits: dict[Key, Credit] = {}
@@ -323,6 +323,6 @@ class SharedKeys(PeriodicTask):
         self._credits = {key: credit for key, credit in self._credits.items() if credit.left(now)}
         for (key, (_, wanted)), start in zip(asked.items(), map(float, starts), strict=True):
             if wanted:
-                leased = self._leased.setdefault(key, LeasedPermits(self._limit))
+                leased = self._leased.setdefault(key, GrantedPermits(self._limit))
                 leased.add(time.ours(start), time.ours(start + wanted))
         self._ends = sent + LEASE

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from asyncudf.queues._public import public
 
 from ..._errors.checks import (
+    LARGEST,
+    LONGEST,
     amount,
     check_cost,
     check_settle,
     choice,
     given_number,
     is_number,
-    seconds,
+    period,
     several,
     text,
     twice,
@@ -29,10 +31,13 @@ from ..._errors.checks import (
 from ..._errors.exceptions import OptionError
 from ..._errors.safe import safe_repr
 from ..keys import by_label, key_names
+from ..limited_task import Limit, OfJob, Pace
 from .dialects import Dialect, Source, dialect_of
 
 if TYPE_CHECKING:
-    from ..gate import Gate
+    import asyncio
+
+    from ..gate import Gate, HostTask
     from ..limited_task import Beginning, LimitedTask
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
@@ -98,7 +103,13 @@ class RateLimit:
     def __post_init__(self) -> None:
         object.__setattr__(self, "permits", amount(self.permits, "permits"))
         object.__setattr__(self, "per", _period(self.per))
+        if self.interval > LONGEST:
+            raise OptionError(
+                f"permits must be at least one in a hundred years, not {safe_repr(self.permits)} in {self.period:,g} s"
+            )
         object.__setattr__(self, "scope", choice(Scope)(self.scope, "scope"))
+        if self.burst is not None and is_number(self.burst) and self.burst > LARGEST:
+            raise OptionError(f"burst must be at most {LARGEST:,}, not {safe_repr(self.burst)}")
         if self.burst is not None and not (is_number(self.burst) and self.burst >= 1):
             raise OptionError(
                 f"burst must be at least 1, or no call could ever begin, not {safe_repr(self.burst)}. Any period has "
@@ -277,10 +288,11 @@ class LearnedLimit(RateLimit):
 
     def with_permits(self, permits: float) -> RateLimit:
         """The same limit with other numbers, as an ordinary one."""
+        permits = min(permits, LARGEST)
         return RateLimit(permits, self.per, self.burst, self.cost, self.name, self.scope, settle=self.settle)
 
 
-class RateLimits(tuple[RateLimit, ...]):
+class RateLimits(tuple[RateLimit, ...], Limit):
     """All rate limits of a function: a call takes the permits of all, or of none."""
 
     __slots__ = ()
@@ -290,13 +302,22 @@ class RateLimits(tuple[RateLimit, ...]):
         return self
 
     @property
-    def is_of_job(self) -> bool:
-        return any(limit.scope is Scope.JOB for limit in self)
+    def of_job(self) -> Sequence[OfJob]:
+        return [OfJob("a rate_limit of the job", limit.name) for limit in self if limit.scope is Scope.JOB]
 
     @property
-    def is_learned(self) -> bool:
-        """Whether answers tell the numbers of some."""
-        return any(isinstance(limit, LearnedLimit) for limit in self)
+    def paces(self) -> Sequence[Pace]:
+        return [_pace(limit, place) for place, limit in enumerate(self)]
+
+    def seconds_for(self, calls: float, tasks: int) -> float:
+        return max((limit.seconds_for(calls, tasks) for limit in self), default=0.0)
+
+    def learner(self, task: HostTask, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> Any:
+        if not any(isinstance(limit, LearnedLimit) for limit in self):
+            return None
+        from .learned import Learner
+
+        return Learner(task, self, loop, clock)
 
     def named(self, function: str) -> list[tuple[str, RateLimit]]:
         """The limits of the job, each with the name under which tasks share it; no two have one name.
@@ -332,6 +353,24 @@ class RateLimits(tuple[RateLimit, ...]):
             (name, partial(open_keys if limit.by else open_limits, limits=[(name, limit)]))
             for name, limit in self.named(function)
         ]
+
+
+def _pace(limit: RateLimit, place: int) -> Pace:
+    # Of a limit that the service tells only its bounds are known.
+    least = limit.period / limit.at_most if isinstance(limit, LearnedLimit) else limit.interval
+    return Pace(
+        limit_label(limit),
+        place,
+        (least, least or limit.interval, limit.interval),
+        limit.saved,
+        is_settled=limit.settle is not None,
+        is_of_task=limit.scope is Scope.TASK,
+    )
+
+
+def limits_label(limits: Iterable[RateLimit]) -> str:
+    """What people are shown of `rate_limit`."""
+    return ", ".join(map(limit_label, limits))
 
 
 def limit_label(limit: RateLimit) -> str:
@@ -373,4 +412,4 @@ def _period(value: Any) -> float:
         if value not in PERIODS:
             raise OptionError(unknown_name("period of a rate limit", value, PERIODS))
         return PERIODS[value]
-    return seconds(value, "per")
+    return period(value, "per")

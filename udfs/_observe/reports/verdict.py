@@ -147,8 +147,7 @@ def _end(f: Figures) -> str:
 
 
 def _waits(f: Figures, state: State) -> str:
-    given = " or ".join(name for name in ("rate_limit", "job_capacity", "max_calls") if f.options.get(name))
-    limit = max(f.limits, key=lambda limit: f.limits[limit], default=given or "a permit")  # waited for longest
+    limit = max(f.limits, key=lambda limit: f.limits[limit], default="a permit")  # waited for longest
     seen, advice = WAITS[state]
     if state is State.LIMIT and (told := f.learned.get(limit)):
         rate = f"{amount_(told['permits'])} {one_line(told['unit'])} {per_period(told['per'])}"

@@ -20,7 +20,7 @@ from ..._errors.figures import amount_, count, things
 from ..._errors.figures import seconds as in_words
 from ..._errors.safe import one_line, safe_repr
 from ..._functions.async_function import AsyncFunction
-from ..._functions.options import CallOptions, OnNullInput, Options, shows_options
+from ..._functions.options import CallOptions, OnNullInput, Options, limits_of, shows_options
 from ..._functions.signature import group_rows
 from .._compat import slots_of
 from ..schemas import arguments, check_frame, check_source, column_names, is_comparable
@@ -160,7 +160,7 @@ def dry_run(
 
 def _seconds(calls: int, latency: float, capacity: float, tasks: int, options: Options) -> float:
     """How long the calls take: as capacity lets them, or until the last of them may begin and has ended."""
-    begun = max((limit.seconds_for(calls, tasks) for limit in options.rate_limit), default=0.0)
+    begun = max((limit.seconds_for(calls, tasks) for limit, _ in limits_of(options)), default=0.0)
     return max(max(1.0, calls / capacity) * latency, begun + latency) if calls else 0.0
 
 

@@ -23,10 +23,9 @@ from ..._errors.exceptions import FunctionError, OptionError
 from ..._errors.safe import type_name
 from ..._functions.annotations import function_hints, without_none
 from ..._functions.key_names import key_name
-from ..._functions.options import FunctionOptions, Options, shows_options
+from ..._functions.options import FunctionOptions, Options, limits_of, shows_options
 from ..._functions.signature import behind_decorators
 from ..._limits.coordinator.names import CoordinatorConfig
-from ..._limits.rates.option import Scope
 from ..._stores.base import need
 from ..._stores.redis import checked_url
 from ..column import MIN_BATCH_ROWS
@@ -87,25 +86,21 @@ def batch_handler(
 
 def _check_limits(function: str, options: Options) -> None:
     """Raises OptionError for limits that calls of a handler, which know nothing of each other, cannot share."""
-    named: list[tuple[str, str | None]] = [
-        *(("a rate_limit of the job", limit.name) for limit in options.rate_limit if limit.scope is Scope.JOB),
-        *(("a budget", budget.name) for budget in options.budget),
-    ]
-    of_query = {"job_capacity": options.job_capacity, "max_calls": options.max_calls}
-    for option, value in of_query.items():
-        if value is not None:
+    shared = [one for limit, _ in reversed(limits_of(options)) for one in limit.of_job]
+    for one in shared:
+        if not one.takes_name:
             raise OptionError(
-                f"{option} of {function} counts the calls of a query, and a handler does not know its query; bound the "
-                "calls of each task with capacity, or of all with a RateLimit or a Budget that has a name"
+                f"{one.what} of {function} counts the calls of a query, and a handler does not know its query; bound "
+                "the calls of each task with capacity, or of all with a RateLimit or a Budget that has a name"
             )
-    if not named:
+    if not shared:
         return
     if options.coordinator is None:
         raise OptionError(
-            f"{named[0][0]} of {function} needs coordinator='redis://...' here: a handler has no driver that could "
+            f"{shared[0].what} of {function} needs coordinator='redis://...' here: a handler has no driver that could "
             "start one; or RateLimit(..., scope='task') for a limit of each task"
         )
-    if what := next((what for what, name in named if name is None), None):
+    if what := next((one.what for one in shared if one.name is None), None):
         raise OptionError(
             f"{what} of {function} needs a name here, by which all calls of the handler share it: name='...'"
         )

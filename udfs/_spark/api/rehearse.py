@@ -34,7 +34,6 @@ from ..._functions.options import CallOptions, OnError, OnNullInput, OnSpent, Op
 from ..._functions.signature import FunctionSpec, group_rows
 from ..._limits.budgets.option import CALLS, ROUNDING, Budget, budget_label, spent_names
 from ..._limits.budgets.windows import Windows
-from ..._limits.capacity.option import KeyCapacity
 from ..._limits.health.option import Failures
 from ..._limits.keys import by_label
 from ..._rehearsal.arithmetic import (
@@ -46,6 +45,7 @@ from ..._rehearsal.arithmetic import (
     TaskSample,
     Z,
     forecast,
+    paces_of,
     share_of,
     variation,
 )
@@ -117,7 +117,8 @@ def rehearse(
     seconds = time.monotonic() - began
     seen = Sample(tasks, in_flight)
     called, unsure = _calls_of_a_row(udf, seen, tasks, counted)
-    commonest = [counted.commonest(spec, limit.by) if limit.by else 1.0 for limit in udf.options.rate_limit]
+    by_place = {place: udf.options.counted[place].by for place, _ in paces_of(udf.options)}
+    commonest = {place: counted.commonest(spec, by) for place, by in by_place.items() if by}
     job = Job(counted.partitions, counted.slots, called, startup, unsure, commonest)
     as_is = forecast(udf.options, seen, job)
     return Rehearsal(
@@ -396,8 +397,6 @@ def _notes(
                 f"the job will make about {things(float(f'{a_minute:.2g}'), 'call')} a minute: a limit that "
                 f"{things(attempts, 'call')} do not reach did not show"
             )
-    if isinstance(by_key := udf.options.job_capacity, KeyCapacity):
-        yield f"the forecast has no job_capacity={by_key.label}: calls of a key that has many rows take longer"
     yield from _ends(udf, counted, as_is, tasks)
     if (answered := sum(task.answered for task in tasks)) and udf.options.store is not None:
         shares = share_of(sum(task.rows for task in tasks) - answered, sum(task.rows for task in tasks))
