@@ -165,9 +165,9 @@ class ResultCodec:
         """The same for single results of one size, such as numbers, with no step for each: byte by byte of all."""
         count, whole, pieces = len(values), b"".join(values), [b""] * (2 * len(values))
         pieces[::2], pieces[1::2] = keys, values
-        # The CRC-32 of several pieces, if that of each alone is `_WHOLE`, depends on their sizes alone. Damage of one is
-        # seen as surely as alone. Of several, the differences cancel once in 2**32; those of two values that have changed
-        # places are equal, and equal differences cancel at distances of gigabytes only.
+        # The CRC-32 of several pieces, if that of each alone is `_WHOLE`, depends on their sizes alone. Damage of one
+        # is seen as surely as alone; the differences of several cancel once in 2**32. Two values that have changed
+        # places have the same difference, and these cancel at distances of gigabytes only.
         if crc32(b"".join(pieces)) != crc32(_piece(size) * count):
             raise ValueError
         if self._ttl is not None and min(values) <= since:
