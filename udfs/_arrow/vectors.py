@@ -86,7 +86,7 @@ class VectorCodec:
         if is_array:
             return _as_declared(read_back(result), self._declared, result.type)
         result = self._in_order(result, rows)
-        if isinstance(result, pd.DataFrame):
+        if pd is not None and isinstance(result, pd.DataFrame):
             return self._frame_values(result)
         return _series_values(result, self._declared)
 

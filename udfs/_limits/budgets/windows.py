@@ -24,7 +24,7 @@ WHOLE_TIME = Window(-math.inf, math.inf, "")
 def checked_per(value: Seconds | Literal["day", "month"] | None) -> Per | None:
     """The length of windows that a budget gives, where a day in seconds is "day" too; OptionError if it is none."""
     if value is None or (isinstance(value, str) and value in ("day", "month")):
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, str) or not isinstance(value, (int, float, timedelta)):
         raise OptionError(
             f'per of a budget must be "day", "month", or a number of seconds or a timedelta, not {safe_repr(value)}'
