@@ -227,8 +227,6 @@ def budget_label(budget: Budget) -> str:
     >>> budget_label(Budget(20, per="day", by="tenant"))
     '20 USD a day by "tenant"'
     """
-    if isinstance(budget, MaxCalls):
-        return "max_calls"
     per = "" if budget.per is None else f" {per_label(budget.per)}"  # type: ignore[arg-type]  # it was checked
     by = "" if budget.by is None else f" by {by_label(budget.by)}"
     named = "" if budget.name is None else f' of "{budget.name}"'

@@ -12,7 +12,7 @@ from ..._errors.failure import Failure
 from ..gate import Aside, AskingAttempt, Gate, Key
 from ..limited_task import LimitedTask
 from .amount import Amount, Amounts, SpentByName, TaskAmounts
-from .option import MOST_UNTOLD, Budget, Budgets, budget_label
+from .option import MOST_UNTOLD, Budget, Budgets, MaxCalls, budget_label
 
 
 async def gates(budgets: Budgets, task: LimitedTask, first: int) -> list[BudgetGate]:
@@ -71,7 +71,8 @@ class BudgetGate(Gate):
         *,
         ends_task: bool,
     ) -> None:
-        self.amounts, self.place, self.limit = amounts, place, budget_label(budget)
+        self.amounts, self.place = amounts, place
+        self.limit = "max_calls" if isinstance(budget, MaxCalls) else budget_label(budget)
         self.limits = (self.limit,)
         self._is_by_key = budget.by is not None
         self._only = None if budget.is_divided else amounts.of("")
