@@ -17,6 +17,7 @@ import urllib.error
 from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
 import pytest
 import redis.exceptions
 import urllib3
@@ -126,6 +127,10 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("CrashShutdownError OperatorInterventionError PostgresError"), DOWN),
         (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError"), NOTHING),
         (of_client("InterfaceError InterfaceMessage"), NOTHING),
+        (asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"), DOWN),
+        (of_client("InternalClientError"), NOTHING),
+        # No client of PostgreSQL tries these again: they find the new master as they connect.
+        (asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction"), NOTHING),
         (of_client("DeadlockDetectedError TransactionRollbackError PostgresError", sqlstate="40P01"), DOWN),
         (of_client("SerializationError TransactionRollbackError PostgresError", sqlstate="40001"), DOWN),
         (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError", sqlstate="23505"), NOTHING),

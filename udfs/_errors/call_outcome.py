@@ -52,8 +52,10 @@ _OF_PYTHON = (
 # many, a shutdown, a lock, a deadlock), and in psycopg without an SQLSTATE, which only an answer of the server has.
 _OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb", "mysql")
 _NUMBERS_OF_MYSQL = {1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
-# Of Redis: a master that has become a replica, and a slot that moves or has no master yet. Its clients try again, too.
-_OF_REDIS, _FAILING_OVER = ("redis", "valkey"), {"ReadOnlyError", "TryAgainError", "SlotNotCoveredError"}
+# By package. Of Redis: a master that has become a replica, and a slot that moves or has no master yet; its clients try
+# again, too. Of asyncpg: a connection that the server has ended between two steps of an operation.
+_OF_REDIS = {"ReadOnlyError", "TryAgainError", "SlotNotCoveredError"}
+_FAILING_OVER = {"redis": _OF_REDIS, "valkey": _OF_REDIS, "asyncpg": {"InternalClientError"}}
 _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -114,7 +116,7 @@ def _is_of_the_connection(error: BaseException) -> bool:
     return (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
-        or any(one.__name__ in _FAILING_OVER and _package(one) in _OF_REDIS for one in kind.__mro__)
+        or any(one.__name__ in _FAILING_OVER.get(_package(one), ()) for one in kind.__mro__)
         or grpc_code(error) in _GRPC_DOWN
         or ("OperationalError" in names and _is_of_a_database(error))
     )
@@ -139,7 +141,7 @@ def _names(kind: type[BaseException]) -> Sequence[str]:
 
 
 def _package(kind: type[BaseException]) -> str:
-    return kind.__module__.partition(".")[0]
+    return str(kind.__module__).partition(".")[0]
 
 
 def _has_number_of_the_network(error: Any) -> bool:
