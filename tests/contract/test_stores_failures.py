@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -163,6 +164,34 @@ class TestErrors:
             "error": None,
         }
         assert weather.calls["oslo"] == 1
+
+    @pytest.mark.parametrize("returns", ["string", "struct<name: string>", "array<string>", "decimal(5, 2)"])
+    @pytest.mark.parametrize("many", [False, True], ids=["one result", "many"])
+    def test_a_captured_result_is_the_same_beside_rows_that_have_none_in_the_store(
+        self, returns: str, many: bool
+    ) -> None:
+        """It was captured twice then: its value was a struct of value and error, or it was called for once more."""
+        calls: list[str] = []
+        values: dict[str, Any] = {
+            "string": "OSLO",
+            "struct<name: string>": {"name": "OSLO"},
+            "array<string>": ["OSLO", None],
+            "decimal(5, 2)": Decimal("1.25"),
+        }
+
+        async def one(city: str) -> Any:
+            calls.append(city)
+            return values[returns]
+
+        async def some(city: str) -> Any:
+            calls.append(city)
+            yield values[returns]
+
+        store, captured = MemoryStore(), {"value": values[returns], "error": None}
+        for cities in (["oslo"], ["oslo", "bergen"], ["tromso", "oslo", "narvik", "bergen"]):
+            found = run_rows(some if many else one, cities, store=store, returnType=returns, on_error="capture")
+            assert found == [captured] * len(cities)
+        assert sorted(calls) == ["bergen", "narvik", "oslo", "tromso"]
 
     @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
     def test_what_a_key_function_raises_is_the_error_of_its_row(self, error: BaseException) -> None:

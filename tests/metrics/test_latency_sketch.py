@@ -60,6 +60,8 @@ def test_it_may_be_read_at_any_time() -> None:
         assert (read.count, read.longest) == (start + 250, 0.097)
         unread.add(latencies[start : start + 250])
     assert unread.histogram() == read.histogram() == sketch_of(latencies).histogram()
+    for figure, value in (("count", 2), ("seconds", 0.75), ("shortest", 0.25), ("longest", 0.5), ("mean", 0.375)):
+        assert getattr(sketch_of([0.25, 0.5]), figure) == value, figure
     assert LatencySketch().merge(unread).to_plain()["buckets"] == read.to_plain()["buckets"]
 
 

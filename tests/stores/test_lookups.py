@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from asyncudf import async_pandas_udf
 from asyncudf._engine.stored.stored_results import DECODED_AT_ONCE, KEYS_AT_ONCE, StoredResults
 from asyncudf._stores.keys import ResultKeys
 from asyncudf._stores.values import ResultCodec
-from asyncudf.testing import MemoryStore
+from asyncudf.testing import MemoryStore, run_stream
 from tests.kit.bridges import column
 from tests.kit.stores import SlowStore
 
@@ -111,3 +112,36 @@ def test_a_column_of_stored_results_and_nulls_stays_in_order() -> None:
     for _ in range(2):
         assert column_of(values, store, calls, on_null_input="null") == wanted
     assert len(calls) == len([x for x in values if x is not None])
+
+
+@pytest.mark.parametrize("mode", ["ordered_wait", "unordered_wait"])
+@pytest.mark.parametrize("goes_on", [False, True], ids=["to Spark", "to the next operator"])
+def test_results_of_the_store_stand_beside_the_columns_of_their_own_rows(mode: str, goes_on: bool) -> None:
+    """Hundreds leave at once, alone or among rows that are called."""
+    store, calls = SlowStore(), list[int]()
+
+    async def tenfold(n: int) -> int:
+        calls.append(n)
+        return n * 10
+
+    async def next_one(tenfold: int) -> int:
+        return tenfold + 1
+
+    def build(stream: Any) -> Any:
+        first = getattr(stream, mode)(tenfold, store=store, version="1")
+        return getattr(first, mode)(next_one, store=store, version="1") if goes_on else first
+
+    def rows(known: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"n": n, "label": f"row {n}"} for n in known]
+
+    wanted = [
+        {**row, "tenfold": 10 * n, **({"next_one": 10 * n + 1} if goes_on else {})}
+        for n, row in enumerate(rows(range(2_500)))
+    ]
+    for known in (range(0), range(0, 2_500, 3), range(2_500)):
+        store.entries.clear()
+        run_stream(build, rows(known), "n int, label string", batch_size=1_000)
+        calls.clear()
+        out = run_stream(build, rows(range(2_500)), "n int, label string", batch_size=1_000)
+        assert (out if mode == "ordered_wait" else sorted(out, key=operator.itemgetter("n"))) == wanted
+        assert sorted(calls) == sorted({*range(2_500)} - {*known})
