@@ -198,6 +198,14 @@ def test_arrays_and_indexes_of_pandas_are_vectors(values: Any) -> None:
     assert run_rows(given, range(len(values)), returnType="string", batch_size=2) == expected
 
 
+def test_an_index_of_several_levels_is_no_vector() -> None:
+    async def given(x: pd.Series) -> Any:
+        return pd.MultiIndex.from_arrays([x, x])
+
+    with pytest.raises(ResultError, match=r"returned MultiIndex; return a pd\.Series"):
+        run_rows(given, range(2), returnType="string", batch_size=2)
+
+
 def test_rows_of_an_array_of_numpy_are_arrays() -> None:
     async def call(x: pd.Series) -> np.ndarray[Any, Any]:
         return np.stack([x, x + 1], axis=1)

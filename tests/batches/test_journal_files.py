@@ -6,12 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from asyncudf import AsyncUDFError
 from asyncudf._batches import journal_files
+from asyncudf._batches.files import HadoopFiles
 from asyncudf._batches.journal import Event, SubmissionProgress
 from asyncudf._batches.journal_files import CHECKPOINT_AFTER, JournalFiles
 from asyncudf._version import VERSION
@@ -106,6 +108,21 @@ def test_a_look_reads_what_is_new(tmp_path: Path, reads: Counter[str]) -> None:
     assert len(os.listdir(tmp_path / "checkpoints")) == 1, "few new waves are no reason for another one"
 
 
+def test_what_is_on_a_disk_of_this_machine_is_read_without_a_call_of_the_jvm(tmp_path: Path) -> None:
+    """A first look at 2,000 waves made 25,000 calls."""
+    io = SimpleNamespace(IOUtils=SimpleNamespace(toByteArray=None))
+    disk = SimpleNamespace(getUri=lambda: SimpleNamespace(toString=lambda: "file:///"))
+    fs = SimpleNamespace(Path=lambda path: SimpleNamespace(getFileSystem=lambda configuration: disk))
+    apache = SimpleNamespace(commons=SimpleNamespace(io=io), hadoop=SimpleNamespace(fs=fs))
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=apache))
+    folder = tmp_path / "a, b%20c"
+    wave(folder, "1", OF_0_3_0[0], files=["line.txt", ".line.txt.crc"])
+    for path in (str(folder), f"file:{folder}", f"file://{folder}"):
+        files = HadoopFiles(jvm, None, path)
+        assert files.names(f"{path}/journal/wave=1") == ["line.txt"]
+        assert files.read(f"{path}/journal/wave=1/line.txt") == OF_0_3_0[0]
+
+
 def test_a_checkpoint_repeats_what_the_waves_have(tmp_path: Path, reads: Counter[str]) -> None:
     wave(tmp_path, "0", *OF_0_3_0[:1])
     for number, line in enumerate(OF_0_3_0[1:-1]):
@@ -118,8 +135,62 @@ def test_a_checkpoint_repeats_what_the_waves_have(tmp_path: Path, reads: Counter
         journal.checkpoint()
     (name,) = os.listdir(tmp_path / "checkpoints")
     assert shown(process(tmp_path).events(is_there=True)) == shown(before), "the claim that is alive too"
-    (tmp_path / "checkpoints" / name).write_text("{")
-    assert len(process(tmp_path).events(is_there=True)) == len(before) + 4 * CHECKPOINT_AFTER, "the waves have all"
+    place = tmp_path / "checkpoints" / name
+    whole = place.read_text()
+    for damaged in ("{", whole[:-9], whole.rpartition("\n")[0], whole.partition("\n")[0], ""):
+        place.write_text(damaged)
+        assert len(process(tmp_path).events(is_there=True)) == len(before) + 4 * CHECKPOINT_AFTER, "the waves have all"
+
+
+def test_a_checkpoint_that_a_slow_process_writes_late_hides_nothing(tmp_path: Path, reads: Counter[str]) -> None:
+    looks(tmp_path, CHECKPOINT_AFTER)
+    slow = process(tmp_path)
+    slow.events(is_there=True)
+    for line in OF_0_3_0[1:-1]:
+        looks(tmp_path, CHECKPOINT_AFTER)
+        process(tmp_path).add([Event.from_json(text) for text in line.split("\t")])
+        journal = process(tmp_path)
+        journal.events(is_there=True)
+        journal.checkpoint()
+    slow.checkpoint()
+    for _ in range(2):
+        journal = process(tmp_path)
+        progress = SubmissionProgress(journal.events(is_there=True), can_find=True)
+        assert [(part.state, part.job) for part in progress.parts] == [("sent", "job-7")]
+        journal.checkpoint()
+    assert [progress.attempt, len(os.listdir(tmp_path / "checkpoints"))] == [1, 1]
+
+
+def test_two_threads_that_look_at_once_take_each_wave_once(
+    tmp_path: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` beside `wait` of one object: an intent that counted twice was a job that may be there twice."""
+    for number, line in enumerate(OF_0_3_0):
+        wave(tmp_path, str(number), line)
+    journal, read, others = process(tmp_path), LocalFiles.read, [1]
+
+    def interrupted(files: LocalFiles, path: str) -> str | None:
+        found = read(files, path)
+        if "wave=3" in path and others:  # the intent
+            others.pop()
+            journal.events(is_there=True)
+        return found
+
+    monkeypatch.setattr(LocalFiles, "read", interrupted)
+    for _ in range(2):
+        progress = SubmissionProgress(journal.events(is_there=True), can_find=False)
+        assert [(part.state, part.unknown_jobs) for part in progress.parts] == [("sent", 0)]
+
+
+def test_a_release_whose_claim_is_read_later_stays_in_the_checkpoint(tmp_path: Path, reads: Counter[str]) -> None:
+    """A listing may have the later of two waves only."""
+    looks(tmp_path, CHECKPOINT_AFTER)
+    wave(tmp_path, "2", OF_0_3_0[-1])
+    journal = process(tmp_path)
+    journal.events(is_there=True)
+    journal.checkpoint()
+    wave(tmp_path, "1", OF_0_3_0[0])
+    assert {event.kind for event in process(tmp_path).events(is_there=True)} == {"claim", "release"}
 
 
 def test_what_a_task_writes_late_is_seen(tmp_path: Path, reads: Counter[str]) -> None:

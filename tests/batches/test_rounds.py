@@ -117,6 +117,23 @@ def test_a_parse_that_reads_nothing_asks_nothing_again_and_is_mended_for_nothing
     assert len(service.jobs) == 3
 
 
+def test_what_a_mended_parse_has_read_counts_though_the_process_was_killed() -> None:
+    """Nothing was left to be read again, so nobody counted the results: each wait said that parse reads nothing."""
+    service, disk = Service(10), disk_of(range(25))
+    broken = batch_function(double.spec.function, "bigint", parse=lambda answer: answer["valeu"])
+    with pytest.raises(AsyncUDFError, match="could read none of 25 answers"):
+        Process(disk, service, function=broken).rounds()
+
+    def killed(step: str) -> None:
+        if step == "reparse written":
+            raise DriverKilled
+
+    with pytest.raises(DriverKilled):
+        Process(disk, service, killed, reparses=True).rounds()
+    progress = Process(disk, service, function=broken).rounds()
+    assert (progress.is_done, sum(part.outcome.ok for part in progress.parts), len(service.jobs)) == (True, 25, 3)
+
+
 def test_dead_letters_are_read_again_too_by_a_parse_that_was_mended() -> None:
     service, disk = Service(10), disk_of(range(25))
     partly = batch_function(double.spec.function, "bigint", parse=lambda a: a["value"] or a["no"])

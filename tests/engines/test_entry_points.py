@@ -304,6 +304,8 @@ class TestSubmissions:
         assert rows(found.collect()) == sorted([(key, 2 * key) for key in KEYS if key != 1] * 2)
         assert rows(found.dead_letters().select("key", "error.message")) == [(1, "one")] * 2
         assert sum(map(len, seen.jobs.values())) == 8
+        for path in (f"file:{state}", f"file://{state}"):  # Sail began the first at its own working directory
+            assert Submission.open(path).status().is_done
 
     def test_a_folder_of_others_is_refused(self, df: Any, tmp_path: Path) -> None:
         """Sail reads a text at any path, also where nothing is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -56,8 +57,10 @@ MESSAGES = {
     "a circle": (in_a_circle(), "lost (from ConnectError: no way)"),
     "a group": (
         raised_from("lost", ExceptionGroup("two", [ConnectError("no such host"), ReadTimeout()])),
-        "lost (from ExceptionGroup: two (2 sub-exceptions): ConnectError: no such host; ReadTimeout: )",
+        "lost (from ExceptionGroup: two (2 sub-exceptions): ConnectError: no such host; ReadTimeout:)",
     ),
+    "a long text": (raised_from("lost", ConnectError("x" * 10_000)), f"lost (from ConnectError: {'x' * 297}...)"),
+    "several lines": (raised_from("lost", ConnectError("no\nsuch\thost")), "lost (from ConnectError: no such host)"),
     "a secret": (
         raised_from("lost", ConnectError("GET https://me:secret@example.com/?key=secret")),
         "lost (from ConnectError: GET https://***@example.com/?***)",
@@ -74,6 +77,51 @@ def test_a_captured_error_says_why(error: Exception, message: str) -> None:
 
     (row,) = run_rows(call, [1], on_error="capture")
     assert row["error"]["message"] == message
+
+
+@pytest.mark.parametrize("policy", ["null", "capture", "raise"])
+@pytest.mark.parametrize("is_group", [True, False])
+def test_a_row_may_be_in_the_group_that_its_error_was_raised_from(policy: Any, is_group: bool) -> None:
+    """`raise group.exceptions[0] from group` failed the task under every policy, with a RecursionError."""
+
+    async def failing() -> None:
+        raise ConnectError("no such host")
+
+    async def call(x: int) -> int:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(failing())
+        except ExceptionGroup as both:
+            if not is_group:
+                raise both.exceptions[0] from both
+            both.exceptions[0].__cause__ = both
+            raise
+        return x
+
+    one = "ConnectError: no such host"
+    group = f"unhandled errors in a TaskGroup (1 sub-exception): {one}"
+    own = f"{group} (from ExceptionGroup: {group})" if is_group else f"no such host (from ExceptionGroup: {group})"
+    if policy == "raise":
+        with pytest.raises(AsyncUDFError, match=re.escape(own)):
+            run_rows(call, [1])
+    else:
+        (row,) = run_rows(call, [1], returnType="int", on_error=policy)
+        assert row is None if policy == "null" else row["error"]["message"] == own
+
+
+def test_groups_that_were_raised_from_groups_are_told_once() -> None:
+    """Each level told all of those below it again, for each of its exceptions."""
+    error: Exception = ConnectError("no such host")
+    for _ in range(400):
+        last: Exception = LookupError("lost")
+        last.__cause__ = error
+        error = ExceptionGroup("two", [last, last])
+
+    async def call(x: int) -> int:
+        raise error
+
+    (row,) = run_rows(call, [1], on_error="capture")
+    assert len(row["error"]["message"]) < 1_000
 
 
 async def lost(x: str) -> str:

@@ -181,12 +181,12 @@ class MemoryFolder:
                 best[id_] = row
         return self._counts(list(best.values()))
 
-    def reparse(self, task: tasks.ReparseTask) -> bool:
+    def reparse(self, task: tasks.ReparseTask) -> None:
         done = {row["key"] for _, row in self.disk.results if row["kind"] == "ok"}
         unread = [row for _, row in self.disk.results if row["unparsed"] and row["answer"] and row["key"] not in done]
         found = self._run(task, pa.RecordBatch.from_pylist(unread)) if unread else []
         self._write_results(self._wave(), found)
-        return bool(found)
+        self._step("reparse written")
 
     def example_of_unread(self) -> str:
         error = next(row["error"] for _, row in self.disk.results if row["unparsed"])

@@ -17,12 +17,14 @@ import urllib.error
 from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
 import pytest
+import redis.exceptions
 import urllib3
 
 from asyncudf import AsyncTimeoutError, ResultError
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
-from asyncudf.http import is_retryable
+from asyncudf.http import PermanentError, is_retryable
 
 UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED
 
@@ -125,9 +127,19 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("CrashShutdownError OperatorInterventionError PostgresError"), DOWN),
         (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError"), NOTHING),
         (of_client("InterfaceError InterfaceMessage"), NOTHING),
+        (asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"), DOWN),
+        (of_client("InternalClientError"), NOTHING),
+        # No client of PostgreSQL tries these again: they find the new master as they connect.
+        (asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction"), NOTHING),
         (of_client("DeadlockDetectedError TransactionRollbackError PostgresError", sqlstate="40P01"), DOWN),
         (of_client("SerializationError TransactionRollbackError PostgresError", sqlstate="40001"), DOWN),
         (of_client("UniqueViolationError IntegrityConstraintViolationError PostgresError", sqlstate="23505"), NOTHING),
+    ],
+    "services with numbers of their own": [  # to one of them 40001 is a wrong key
+        (of_client("ApiError", code="40001"), NOTHING),
+        (of_client("ApiError", reason="40P01"), NOTHING),
+        (PermanentError(400, body={"code": "40001", "message": "invalid credential"}), UP),
+        (of_client("ApiError", sqlstate=["40001"]), NOTHING),
     ],
     "psycopg": [
         (of_database("psycopg", "the connection is closed"), DOWN),
@@ -140,6 +152,7 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_database("pymysql.err", 1213, "Deadlock found when trying to get lock"), DOWN),
         (of_database("pymysql.err", 1045, "Access denied"), NOTHING),
         (of_database("pymysql.err"), NOTHING),
+        (of_database("http_client", 1213, "Deadlock found when trying to get lock"), NOTHING),
     ],
     "sqlite3": [(sqlite3.OperationalError("no such table: t"), NOTHING)],
     "redis": [
@@ -148,6 +161,10 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("TimeoutError_ RedisError"), DOWN),
         (of_client("ClusterDownError ClusterError ResponseError RedisError"), DOWN),
         (of_client("MasterDownError ClusterDownError ResponseError RedisError"), DOWN),
+        (redis.exceptions.ReadOnlyError("You can't write against a read only replica."), DOWN),
+        (redis.exceptions.TryAgainError("Multiple keys request during rehashing of slot"), DOWN),
+        (redis.exceptions.SlotNotCoveredError("Slot 7 not covered"), DOWN),
+        (of_client("ReadOnlyError OfAFile"), NOTHING),
         (of_client("ResponseError RedisError"), NOTHING),
         (of_client("AuthenticationError ConnectionError_ RedisError"), NOTHING),
         (of_client("AuthorizationError ConnectionError_ RedisError"), NOTHING),

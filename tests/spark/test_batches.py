@@ -160,7 +160,10 @@ def test_a_relative_state_begins_where_the_program_is_when_it_is_given(service, 
     assert [path.name for path in tmp_path.iterdir() if any(path.iterdir())] == ["here"]
     with pytest.raises(FunctionError, match=f"nothing was submitted with the state {tmp_path}/there/states/june"):
         Submission.open("states/june")
-    assert Submission.open("../here/states/june").status().is_done
+    for state in ("../here/states/june", f"file:{tmp_path}/here/states/june"):
+        assert Submission.open(state).status().is_done
+    os.rename(tmp_path / "here/states/june", tmp_path / "june")
+    assert Submission.open(tmp_path / "june").collect().count() == 40
 
 
 def test_what_is_not_done_is_left_out_or_cancelled(service, rows, tmp_path, monkeypatch):

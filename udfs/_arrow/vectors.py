@@ -69,7 +69,8 @@ class VectorCodec:
             pd = importlib.import_module("pandas")
             result = pd.Series(result if result.ndim == 1 else list(result))
         elif pd is not None and isinstance(result, (pd.Index, pd.api.extensions.ExtensionArray)):
-            result = pd.Series(result)  # of pandas 3, the `.values` of texts are such an array
+            # Of pandas 3, the `.values` of texts are such an array. Several levels are several values for each row.
+            result = result if isinstance(result, pd.MultiIndex) else pd.Series(result)
         is_array, is_list = isinstance(result, (pa.Array, pa.ChunkedArray)), isinstance(result, list)
         if not (is_array or is_list) and (pd is None or not isinstance(result, (pd.Series, pd.DataFrame))):
             check_awaited(self._function, result)

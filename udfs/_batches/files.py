@@ -1,9 +1,15 @@
-"""The files of a state, by Hadoop in the JVM of this process: where there is one, small files cost no Spark job."""
+"""The files of a state, by Hadoop in the JVM of this process: where there is one, small files cost no Spark job.
+
+Each call of the JVM takes a while. So files on a disk of this machine, which the JVM is on too, are read without it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._errors.exceptions import AsyncUDFError
@@ -21,6 +27,7 @@ class HadoopFiles:
         self._path = jvm.org.apache.hadoop.fs.Path
         self._bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
         self._files = self._path(path).getFileSystem(configuration)
+        self._is_local = str(self._files.getUri().toString()).startswith("file:")
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> HadoopFiles | None:
@@ -39,13 +46,20 @@ class HadoopFiles:
         return bool(self._files.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing if it is not there."""
+        """What is in a folder, but hidden files; nothing if it is not there."""
+        if self._is_local:
+            with contextlib.suppress(OSError):  # Hadoop says what is wrong
+                return [name for name in os.listdir(_on_disk(folder)) if not name.startswith(".")]
         if not self.is_there(folder):
             return []
-        return [str(status.getPath().getName()) for status in self._files.listStatus(self._path(folder))]
+        names = [str(status.getPath().getName()) for status in self._files.listStatus(self._path(folder))]
+        return [name for name in names if not name.startswith(".")]
 
     def read(self, path: str) -> str | None:
         """The text of a file; None if it is not there."""
+        if self._is_local:
+            with contextlib.suppress(OSError):
+                return Path(_on_disk(path)).read_bytes().decode()
         place = self._path(path)
         if not self._files.exists(place):
             return None
@@ -68,6 +82,10 @@ class HadoopFiles:
 
     def delete(self, path: str) -> None:
         self._files.delete(self._path(path), False)
+
+
+def _on_disk(path: str) -> str:
+    return re.sub(r"^file:(//[^/]*)?", "", path)
 
 
 @contextlib.contextmanager

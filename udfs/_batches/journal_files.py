@@ -9,6 +9,7 @@ checkpoint may be lost, and a process that reads the journal meanwhile misses no
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterable, Sequence
@@ -37,14 +38,14 @@ CHECKPOINT_AFTER = 50  # waves that are in no checkpoint
 class JournalFiles:
     """Reads and adds events of the state at a path."""
 
-    # Every wave in `_waves` is complete, and its events are in `_events`; those of any other wave are not.
+    # `_events` has complete waves only, which never change, and the checkpoint that was read. Several threads may look
+    # at once: each of them puts the same there.
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self._session, self._path = session, path
         self._journal, self._checkpoints = f"{path.rstrip('/')}/journal", f"{path.rstrip('/')}/checkpoints"
-        self._waves: set[str] = set()
+        self._events: dict[str, Sequence[Event]] = {}  # by the name of the wave or the checkpoint
         self._in_checkpoint = 0
-        self._events: list[Event] = []
 
     @property
     def _files(self) -> HadoopFiles | None:
@@ -60,27 +61,23 @@ class JournalFiles:
             files = self._files
             if files is None:
                 return self._parsed(self._by_spark(self._journal), self._journal) if is_there else []
-            if not self._waves:
-                self._read_checkpoint(files)
-            found = list[Event]()
-            for wave in files.names(self._journal):
-                if wave.startswith("wave=") and wave not in self._waves:
-                    found += self._wave(files, wave)
-            return [*self._events, *found]
+            if not self._events:
+                self._events = self._read_checkpoint(files)
+            waves = [name for name in files.names(self._journal) if name.startswith("wave=")]
+            found = {wave: self._wave(files, wave) for wave in waves if wave not in self._events}
+            return list(itertools.chain.from_iterable((found | self._events).values()))
 
-    def _wave(self, files: HadoopFiles, wave: str) -> list[Event]:
-        """The events of a wave that is not complete; those of one that is are taken, and never read again."""
+    def _wave(self, files: HadoopFiles, wave: str) -> Sequence[Event]:
+        """The events of a wave; one that is complete is never read again."""
         folder = f"{self._journal}/{wave}"
         if (line := files.read(f"{folder}/{LINE}")) is not None:
             lines, is_complete = [line], True
         else:
             lines, is_complete = self._by_tasks(files, folder)
         events = self._parsed(lines, folder)
-        if not (is_complete and events):
-            return events
-        self._waves.add(wave)
-        self._events += events
-        return []
+        if is_complete and events:
+            self._events.setdefault(wave, events)
+        return events
 
     def _by_tasks(self, files: HadoopFiles, folder: str) -> tuple[list[str], bool]:
         """The lines that Spark's tasks have written, and whether all of these have ended."""
@@ -116,34 +113,39 @@ class JournalFiles:
 
     def checkpoint(self) -> None:
         """Write a checkpoint, if many waves are in none. Claims that were released are left out of it."""
-        files = self._files
-        if files is None or len(self._waves) - self._in_checkpoint < CHECKPOINT_AFTER:
+        files, waves = self._files, sorted(name for name in self._events if name.startswith("wave="))
+        if files is None or len(waves) - self._in_checkpoint < CHECKPOINT_AFTER:
             return
-        lines = [json.dumps({"asyncudf": VERSION, "waves": sorted(self._waves)})]
-        lines += [event.to_json() for event in _without_released(self._events)]
+        lines = [event.to_json() for event in _without_released(itertools.chain.from_iterable(self._events.values()))]
+        first = json.dumps({"asyncudf": VERSION, "waves": waves, "events": len(lines)})
         try:
             before = files.names(self._checkpoints)
-            files.write(self._checkpoints, f"{wave_name()}.json", "\n".join(lines))
+            files.write(self._checkpoints, f"{wave_name()}.json", "\n".join([first, *lines]))
             for name in before:
                 files.delete(f"{self._checkpoints}/{name}")
         except Exception as error:  # the waves have all of it
             logger.warning("no checkpoint of the journal of %s could be written: %s", self._path, error_text(error))
         else:
-            self._in_checkpoint = len(self._waves)
+            self._in_checkpoint = len(waves)
 
-    def _read_checkpoint(self, files: HadoopFiles) -> None:
+    def _read_checkpoint(self, files: HadoopFiles) -> dict[str, Sequence[Event]]:
+        """The events of the latest checkpoint that can be used, and the waves that it repeats."""
         for name in sorted(files.names(self._checkpoints), reverse=True):
-            if name.startswith("_"):
+            if name.startswith(("_", ".")):
                 continue
             try:
                 first, *lines = (files.read(f"{self._checkpoints}/{name}") or "").splitlines()
-                waves = set(json.loads(first)["waves"])
-            except Exception as error:  # another process may have written a later one, and deleted it
+                said = json.loads(first)
+                if len(lines) != said["events"]:
+                    raise ValueError(f"it has {len(lines):,} of {said['events']:,} events")
+                events = self._parsed(lines, f"{self._checkpoints}/{name}")
+                waves: dict[str, Sequence[Event]] = dict.fromkeys(said["waves"], ())
+            except Exception as error:  # another process has replaced it, or it is damaged; the waves have all of it
                 logger.info("the checkpoint %s of %s is not used: %s", name, self._path, error_text(error))
                 continue
-            self._events, self._waves = self._parsed(lines, f"{self._checkpoints}/{name}"), waves
             self._in_checkpoint = len(waves)
-            return
+            return {name: events, **waves}
+        return {}
 
     def _parsed(self, lines: Iterable[str], place: str) -> list[Event]:
         """Raises AsyncUDFError for what this version cannot read."""
@@ -161,6 +163,8 @@ class JournalFiles:
         return events
 
 
-def _without_released(events: Sequence[Event]) -> list[Event]:
+def _without_released(events: Iterable[Event]) -> list[Event]:
+    events = list(events)
     released = {event.owner for event in events if event.kind == "release"}
+    released &= {event.owner for event in events if event.kind == "claim"}  # one that was not seen yet is alive else
     return [event for event in events if not (event.kind in OF_OWNERS and event.owner in released)]

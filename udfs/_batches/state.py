@@ -232,12 +232,12 @@ class StateFolder:
         each = self.results().where(sf.col("kind") != "trouble").groupBy("attempt", "part", "key").agg(best)
         return self._settled(self._counted(each.select("attempt", "part", "best.*"), sf.col("rank")))
 
-    def reparse(self, task: ReparseTask) -> bool:
-        """Read answers again that could not be read; returns whether any can be now."""
+    def reparse(self, task: ReparseTask) -> None:
+        """Read answers again that could not be read."""
         schema = self._result_schema()
         unread = self.results().where(sf.col("unparsed") & sf.col("answer").isNotNull()).select(*schema.names)
         read = self._without_result(unread).select(*schema.names).mapInArrow(task, schema)
-        return bool(self._add_results(read, wave_name()).take(1))
+        self._add_results(read, wave_name())
 
     def example_of_unread(self) -> str:
         """Why an answer could not be read."""

@@ -550,7 +550,8 @@ def _budgets(budget: Any, function: BatchFunction) -> tuple[Budget, ...]:
 
 def _folder(session: SparkSession, state: Any) -> StateFolder:
     path = os.fspath(state) if isinstance(state, os.PathLike) else state
-    path = _absolute(session, text(path, "state").rstrip("/") or "/")
+    path = re.sub("^file:/(?!/)", "file:///", text(path, "state"))  # which Sail takes for a relative one
+    path = _absolute(session, path.rstrip("/") or "/")
     return StateFolder(session, path, JournalFiles(session, path))
 
 

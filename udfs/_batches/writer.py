@@ -347,11 +347,11 @@ class Writer:
         self._folder.checkpoint()
         if self.progress.attempt == 0:
             return
-        has_read = self._reparses and self._folder.reparse(ReparseTask(self._work, self._submitted.declared))
-        waves = set[str]()
-        if has_read or self.progress.of("sent") or self._never_sent():
-            waves = self._folder.result_waves() - self.progress.counted
-        if waves:
+        if self._reparses:
+            self._folder.reparse(ReparseTask(self._work, self._submitted.declared))
+        elif self.progress.is_done:
+            return
+        if waves := self._folder.result_waves() - self.progress.counted:
             known = {part.id: part.outcome.ok for part in self.progress.of("settled")}
             changed = [event for event in self._folder.recount() if known.get((event.attempt, event.part)) != event.ok]
             self._add_settled([*changed, *counted_events(waves)])

@@ -130,7 +130,7 @@ def answer_of(outcome: Any) -> Answer:
         wait = refusal.wait
     is_error = status is not None and status >= LEAST_ERROR
     quota = next((code for code in codes if code in USED_UP), None) if is_error else None
-    passes = not TRANSIENT.isdisjoint(codes) or not DEADLOCKS.isdisjoint(codes) or any(map(is_broken, outcomes))
+    passes = not TRANSIENT.isdisjoint(codes) or any(_is_deadlock(one) or is_broken(one) for one in outcomes)
     return Answer(status, refusal, wait, quota, passes and refusal is None)
 
 
@@ -184,10 +184,10 @@ def _status(said: Said) -> int | None:
 
 
 def _codes(said: Said) -> list[str]:
-    """The codes and types of the exceptions, also of databases, and of the errors that the bodies describe."""
+    """The codes and types of the exceptions, and of the errors that the bodies describe."""
     found = []
     for one, _, _, bodies in said:
-        own = [_code(one), *_attributes(one, "type", "error_code", "reason", "sqlstate", "pgcode")]
+        own = [_code(one), *_attributes(one, "type", "error_code", "reason")]
         found += [*(canonical(code) for code in own if type(code) is str), *chain(*map(codes_in, bodies))]
     return found
 
@@ -350,6 +350,11 @@ def _code(error: Any) -> Any:
         return inspect.getattr_static(error, "code")
     except BaseException:
         return None
+
+
+def _is_deadlock(error: Any) -> bool:
+    # Only there: to services that count their errors, 40001 is a wrong key or a field that is missing.
+    return any(type(state) is str and state in DEADLOCKS for state in _attributes(error, "sqlstate", "pgcode"))
 
 
 def _is_exhausted(error: Any) -> bool:

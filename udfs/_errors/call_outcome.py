@@ -52,6 +52,10 @@ _OF_PYTHON = (
 # many, a shutdown, a lock, a deadlock), and in psycopg without an SQLSTATE, which only an answer of the server has.
 _OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb", "mysql")
 _NUMBERS_OF_MYSQL = {1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
+# By package. Of Redis: a master that has become a replica, and a slot that moves or has no master yet; its clients try
+# again, too. Of asyncpg: a connection that the server has ended between two steps of an operation.
+_OF_REDIS = {"ReadOnlyError", "TryAgainError", "SlotNotCoveredError"}
+_FAILING_OVER = {"redis": _OF_REDIS, "valkey": _OF_REDIS, "asyncpg": {"InternalClientError"}}
 _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -112,6 +116,7 @@ def _is_of_the_connection(error: BaseException) -> bool:
     return (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
+        or any(one.__name__ in _FAILING_OVER.get(_package(one), ()) for one in kind.__mro__)
         or grpc_code(error) in _GRPC_DOWN
         or ("OperationalError" in names and _is_of_a_database(error))
     )
@@ -120,7 +125,7 @@ def _is_of_the_connection(error: BaseException) -> bool:
 def _is_of_a_database(error: BaseException) -> bool:
     """Whether an OperationalError of a client of MySQL or PostgreSQL is about the connection, or a lock."""
     kind = next(one for one in type(error).__mro__ if one.__name__ == "OperationalError")
-    package = kind.__module__.partition(".")[0]
+    package = _package(kind)
     if package in _OF_MYSQL:
         return bool(error.args) and type(error.args[0]) is int and error.args[0] in _NUMBERS_OF_MYSQL
     return package == "psycopg" and tried(lambda: error.sqlstate) is None  # type: ignore[attr-defined]
@@ -133,6 +138,10 @@ def _lasts(error: BaseException) -> bool:
 
 def _names(kind: type[BaseException]) -> Sequence[str]:
     return [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
+
+
+def _package(kind: type[BaseException]) -> str:
+    return str(kind.__module__).partition(".")[0]
 
 
 def _has_number_of_the_network(error: Any) -> bool:

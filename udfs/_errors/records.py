@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from .bodies import excerpt
 from .broken import said_of_broken
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .safe import safe_repr, safe_str, shortened, type_name
@@ -100,24 +101,27 @@ def _why(error: BaseException, message: str, *, redacted: bool) -> str:
     """
     without_text = ""
     for one in islice(related(error), 1, SHOWN_ERRORS + 1):
-        kind, text = type_name(one), "" if redacted else _own_message(one)
+        kind, text = type_name(one), "" if redacted else _own_message(one, with_causes=False)
         if not issubclass(type(one), Exception):  # a CancelledError is how asyncio.timeout ends what was too long
             continue
         if text and text not in message:
-            return f"{kind}: {text}"
+            return f"{kind}: {excerpt(text)}"
         if not text and kind not in f"{type_name(error)} {message}":
             without_text = without_text or kind
     return without_text
 
 
-def _own_message(error: BaseException, *, redacted: bool = False) -> str:
+def _own_message(error: BaseException, *, redacted: bool = False, with_causes: bool = True) -> str:
     if is_group(error):
-        inside = [error_text(leaf, redacted=redacted) for leaf in islice(leaves(error), SHOWN_ERRORS + 1)]
+        # Without causes where the group is one: `raise group.exceptions[0] from group` makes a circle.
+        said = error_message if with_causes else _own_message
+        shown = islice(leaves(error), SHOWN_ERRORS + 1)
+        inside = [f"{type_name(leaf)}: {said(leaf, redacted=redacted)}" for leaf in shown]
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if issubclass(type(error), AsyncUDFError):
         return (redacted and error.without_value) or safe_str(error)  # type: ignore[attr-defined]
-    said = "" if redacted else said_of_broken(error)
-    return f"{safe_str(error)}: {said}" if said else safe_str(error)
+    why = "" if redacted else said_of_broken(error)
+    return f"{safe_str(error)}: {why}" if why else safe_str(error)
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:
