@@ -133,6 +133,8 @@ def it_failed_with_reason(job: Job) -> Iterator[str]:
     if job.happened("cancel"):
         allowed.append(r"(?i)cancel")
         required = ""
+    if allowed and job.happened("worker", "workers"):  # Spark tells how the last of a task's attempts has ended
+        allowed.append(r"Python worker exited unexpectedly")
     for run in job.runs[:1] if shape.store else job.runs:
         if run.error is None and required and run.rows is not None and not job.happened("cancel"):
             yield f"run {run.number} has not failed, in spite of {required}"

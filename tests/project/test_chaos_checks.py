@@ -133,6 +133,18 @@ def test_a_job_fails_when_more_rows_fail_than_may_and_else_does_not(allowed: int
         assert ([*it_failed_with_reason(job)] == []) == is_right
 
 
+@pytest.mark.parametrize(("allowed", "kills", "is_right"), [(0, True, True), (0, False, False), (9, True, False)])
+def test_a_worker_that_is_killed_in_the_last_attempt_may_hide_the_reason(
+    allowed: int, kills: bool, is_right: bool
+) -> None:
+    job = good_job(store="", on_error="null", max_failures=allowed)
+    job.shape = replace(job.shape, partitions=1, service=Service(seed=1, seconds=0.1, hopeless=0.1))
+    job.runs[0].error, job.runs[0].rows = "SparkException: Python worker exited unexpectedly (crashed).", None
+    if kills:
+        job.events.append(Event(1.0, "worker", frozenset({1})))
+    assert ([*it_failed_with_reason(job)] == []) == is_right
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_fault_is_found(name: str) -> None:
     check, damage = DAMAGES[name]
