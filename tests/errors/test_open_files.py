@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from asyncudf import AdaptiveCapacity, CircuitBreaker, FatalError, RetryStrategy, http
-from asyncudf.testing import MemoryStore, run_rows
+from asyncudf import FatalError, RetryStrategy, http
+from asyncudf.testing import run_rows
+from tests.kit import task_limits
 from tests.kit.http_services import serving
 
 SAID = r"ulimit -n: .*holds a socket: lower capacity=30, or raise the limit; python -m asyncudf doctor --capacity 30"
@@ -47,14 +48,7 @@ ERRORS = [too_many, lambda: too_many(errno.ENFILE), caused, several, grouped]
 @pytest.mark.parametrize("error", ERRORS, ids=["process", "machine", "cause", "addresses", "group"])
 def test_the_task_fails_under_every_policy_and_names_capacity_limit_and_doctor(error: Any, policy: str) -> None:
     """814 of 1,200 healthy rows were NULL, and nothing said so."""
-
-    async def call(x: int) -> int:
-        if x == 7:
-            raise error()
-        return x
-
-    with pytest.raises(FatalError, match=rf"^call failed in attempt 1, .*\(7,\): .*{SAID}"):
-        run_rows(call, range(10), on_error=policy, capacity=30)
+    task_limits.fails_the_task(error, policy, SAID)
 
 
 def test_one_that_a_client_raises_in_its_place_counts_too() -> None:
@@ -93,36 +87,12 @@ def test_another_error_of_the_system_is_its_rows(number: int) -> None:
 
 
 def test_it_is_kept_in_no_store_and_opens_no_breaker() -> None:
-    calls, store = [], MemoryStore(error_ttl=60)
-
-    async def call(x: int) -> int:
-        calls.append(x)
-        raise caused()
-
-    for _ in range(2):
-        with pytest.raises(FatalError, match="lower capacity=1"):
-            run_rows(call, range(9), on_error="null", store=store, breaker=CircuitBreaker(window=1), capacity=1)
-    assert calls == [0, 0]
+    task_limits.is_kept_nowhere(caused)
 
 
 def test_adaptive_capacity_goes_down() -> None:
     """In a process that may open twenty files; without it 22,650 attempts failed."""
-    running = failed = 0
-
-    async def call(x: int) -> int:
-        nonlocal running, failed
-        if running >= 20:
-            failed += 1
-            raise too_many()
-        running += 1
-        await asyncio.sleep(1)
-        running -= 1
-        return x
-
-    retry = RetryStrategy.exponential_backoff(attempts=12, initial=0.5, maximum=60)
-    rows, capacity = range(3000), AdaptiveCapacity(1, 300)
-    assert run_rows(call, rows, retry=retry, capacity=capacity, timeout=100_000) == [*rows]
-    assert failed < 300
+    task_limits.adaptive_capacity_goes_down(too_many)
 
 
 @pytest.mark.services

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import types
 from typing import Any
 
@@ -10,8 +9,9 @@ import httpx
 import pytest
 import redis.exceptions
 
-from asyncudf import AdaptiveCapacity, CircuitBreaker, FatalError, RetryStrategy, http
-from asyncudf.testing import MemoryStore, run_rows
+from asyncudf import FatalError, RetryStrategy, http
+from asyncudf.testing import run_rows
+from tests.kit import task_limits
 
 SAID = r"raise the limit of the pool, as in httpx.Limits\(max_connections=\.\.\.\), or lower capacity=30"
 
@@ -57,14 +57,7 @@ OTHERS = {
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_the_task_fails_under_every_policy_and_names_the_pool_and_the_capacity(error: Any, policy: str) -> None:
     """With 12 calls and 2 connections 10 healthy rows were NULL, and the message was empty."""
-
-    async def call(x: int) -> int:
-        if x == 7:
-            raise error()
-        return x
-
-    with pytest.raises(FatalError, match=rf"^call failed in attempt 1, .*\(7,\): .*{SAID}"):
-        run_rows(call, range(10), on_error=policy, capacity=30)
+    task_limits.fails_the_task(error, policy, SAID)
 
 
 def test_the_advice_follows_the_message_as_a_sentence_of_its_own() -> None:
@@ -98,32 +91,8 @@ def test_it_is_tried_again_as_long_as_attempts_are_left(error: Any) -> None:
 
 def test_it_is_kept_in_no_store_and_opens_no_breaker() -> None:
     """A service was taken for dead by calls that had never reached it."""
-    calls, store = [], MemoryStore(error_ttl=60)
-
-    async def call(x: int) -> int:
-        calls.append(x)
-        raise httpx.PoolTimeout("")
-
-    for _ in range(2):
-        with pytest.raises(FatalError, match="lower capacity=1"):
-            run_rows(call, range(9), on_error="null", store=store, breaker=CircuitBreaker(window=1), capacity=1)
-    assert calls == [0, 0]
+    task_limits.is_kept_nowhere(lambda: httpx.PoolTimeout(""))
 
 
 def test_adaptive_capacity_goes_down() -> None:
-    running = failed = 0
-
-    async def call(x: int) -> int:
-        nonlocal running, failed
-        if running >= 20:
-            failed += 1
-            raise httpx.PoolTimeout("")
-        running += 1
-        await asyncio.sleep(1)
-        running -= 1
-        return x
-
-    retry = RetryStrategy.exponential_backoff(attempts=12, initial=0.5, maximum=60)
-    rows, capacity = range(3000), AdaptiveCapacity(1, 300)
-    assert run_rows(call, rows, retry=retry, capacity=capacity, timeout=100_000) == [*rows]
-    assert failed < 300
+    task_limits.adaptive_capacity_goes_down(lambda: httpx.PoolTimeout(""))

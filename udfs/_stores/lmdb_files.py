@@ -122,7 +122,7 @@ class RotatingFiles:
             file.close()
 
     def clear(self) -> None:
-        """Delete all files, which needs no room. The caller has the writer's lock."""
+        """Delete all files, which needs no free space on the disk. The caller has the writer's lock."""
         self._delete(keep=set())
         self.current()
 
