@@ -3,8 +3,9 @@
 Plain data: no thread, no clock, no event loop, standard library only.
 
     _elements   what travels: records, watermarks, statuses, latency markers
-    _queues     entries, each the place of an element that is completed once; StreamElementQueue, the protocol;
-                emission in arrival order, and in completion order between watermarks
+    _queues     entries: each is the place of one element, and is completed once; StreamElementQueue: the base class
+                of the queues; a queue that emits in arrival order, and one that emits in completion order between
+                watermarks
 """
 
 from ._elements import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus

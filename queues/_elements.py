@@ -11,9 +11,8 @@ new_record = tuple.__new__  # half the cost of calling a NamedTuple, which count
 class StreamRecord(NamedTuple):
     """A row and its event time.
 
-    `timestamp` is in integer microseconds since the epoch, or None. `origin` is any handle of the maker of the
-    record, which each of its results has too (the operator forms keep the source row there); it takes no part in
-    comparisons.
+    `timestamp` is in integer microseconds since the epoch, or None. `origin` is any object that the maker of the record
+    attaches to it, such as the source row; each result of the record carries the same `origin`. Comparisons ignore it.
 
     >>> StreamRecord("Oslo", 5) == StreamRecord("Oslo", 5)
     True
@@ -45,7 +44,7 @@ class _Timestamp(NamedTuple):
 class Watermark(_Timestamp):
     """A promise: no row at or before `timestamp` (microseconds since the epoch) follows.
 
-    A source never sends one that goes backwards. `Watermark.MAX` ends a stream.
+    A source never sends a lower watermark after a higher one. `Watermark.MAX` ends a stream.
 
     >>> Watermark(5) == Watermark(5), Watermark(5) < Watermark.MAX
     (True, True)
@@ -94,7 +93,7 @@ class LatencyMarker(NamedTuple):
         return hash((LatencyMarker, *self))
 
 
-# A record, or a plain tuple of the same: whole batches come as these, and most rows never need to be more.
+# A record, or a plain tuple with the same fields: batches come as plain tuples, and most rows never become records.
 AnyRecord = StreamRecord | tuple[Any, int | None, Any]
 StreamElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
 ELEMENT_TYPES: Final = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)

@@ -1,4 +1,4 @@
-"""What a package exports bears the name of the package."""
+"""Names the public package as the module of what private modules define."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def public(package: str) -> Callable[[T], T]:
-    """Marks a class or a function of a private module as one that `package` exports, as `publish` does."""
+    """A decorator that publishes one class or function of a private module; see `publish`."""
 
     def mark(one: T) -> T:
         publish(package, [one])

@@ -22,8 +22,8 @@ from ._elements import (
 class Output(Protocol):
     """Where a queue emits to. A queue without statuses and latency markers needs the first two methods only.
 
-    A method may put and complete elements of the queue. It may emit them only if no row has several results: what is
-    behind a row would leave between them.
+    A method may put and complete elements of the queue. It may emit them only if no row has several results: otherwise
+    later elements would leave between the results of one row.
     """
 
     def collect(self, record: StreamRecord, /) -> None: ...
@@ -33,7 +33,7 @@ class Output(Protocol):
 
 
 class Memory(Protocol):
-    """Counts the bytes that the entries of a queue hold. Each entry releases in the end what it has held."""
+    """Counts the bytes that the entries of a queue hold. Each entry releases its bytes when it leaves."""
 
     def hold_row(self, record: AnyRecord, /) -> int:
         """Count a row that enters the queue; returns its bytes."""
@@ -85,11 +85,11 @@ class RecordEntry(Entry):
     # which would be a call more: an entry is made for each row that has to wait.
 
     __slots__ = ("_finished", "_held_bytes", "_memory", "_results", "record")
-    record: Any  # that was put, or a plain tuple of the same
+    record: Any  # the StreamRecord that was put, or a plain tuple with the same fields
     _results: Sequence[Any]  # will not change once `is_done`
     _finished: deque[Entry] | None  # where it lines up when it is complete
-    _memory: Memory | None  # counts what the row and its results hold; None: nothing is counted
-    _held_bytes: int  # by now
+    _memory: Memory | None  # counts the bytes of the row and its results; None: nothing is counted
+    _held_bytes: int  # the bytes counted for this entry so far
 
     @property
     def element(self) -> StreamElement:
@@ -119,12 +119,12 @@ class RecordEntry(Entry):
 
 
 def _collecting(output: Any) -> Callable[[AnyRecord, Any], None]:
-    """What sends the only result of a record to `output`."""
+    """A function that sends the only result of a record to `output`."""
 
     def collect_result(record: AnyRecord, result: Any) -> None:
         output.collect(new_record(StreamRecord, (result, record[1], record[2])))
 
-    # The package's outputs have one that makes no record of the result.
+    # The package's outputs have a method of this name, which makes no StreamRecord of the result.
     return getattr(output, "collect_result", collect_result)
 
 
@@ -132,10 +132,10 @@ _NO_BATCH: tuple[Any, ...] = [], [], 0
 
 
 def _open_batch(output: Any) -> tuple[Any, ...]:
-    """The results that `output` gathers, their origins, and the place of the last one of a full batch.
+    """The results that `output` gathers for a batch, their origins, and the index of the last result of a full batch.
 
-    Those between the first and the last one may be added directly; an output that does more for a result, or weighs it,
-    has no such batch.
+    The queue appends to a batch directly, except for its first and its last result. An output that does more with a
+    result, or weighs it, has no such batch.
     """
     values, origins, full = getattr(output, "open_batch", None) or _NO_BATCH
     return values, origins, full - 1
@@ -188,10 +188,11 @@ class StreamElementQueue(ABC):
     # A full queue never waits: `try_put` returns None, and the operator decides what waits, and how. So there is
     # nothing to lock and nothing to await, and a test can step through it on plain values.
     #
-    # entries: a deque or dict of the entries inside, in arrival order; the same one as long as the queue lives
-    # most: how many entries may be inside now: capacity, or fewer while they hold much memory; there may be more inside
-    # memory: counts what each row that is put from now on holds; None: the rows are not counted one by one
-    # entry_class: of the entries of records; an operator has one that knows more of its rows
+    # entries: a deque or dict of the entries inside, in arrival order; the same object as long as the queue lives
+    # most: how many entries may be put until the queue is full: capacity, or fewer while the entries hold much memory;
+    #     more entries may be inside when `most` shrinks
+    # memory: counts the bytes of each row that is put from now on; None: rows are not counted one by one
+    # entry_class: the class of the entries of records; an operator sets a subclass with the state of its rows
 
     entries: Any
     most: int
@@ -228,7 +229,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def put_record(self, record: AnyRecord) -> Any:
-        """Put a record, or a plain tuple of the same; only when there is a place for it."""
+        """Put a record, or a plain tuple with the same fields; the caller knows that there is a place for it."""
 
     @abstractmethod
     def put_marker(self, marker: StreamElement) -> Entry:
@@ -255,13 +256,13 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def emit_completed_elements(self, output: Output, limit: int) -> int:
-        """Emit entries as long as one may leave, at most `limit` of them; returns how many."""
+        """Emit up to `limit` entries, as long as the next entry may leave; returns how many were emitted."""
 
     def completing(self, output: Output, emit: Callable[[], object]) -> Callable[[Any, Any], bool]:
         """Makes a function that gives the entry of a record its only result.
 
         If the record may leave at once the function sends it to `output`. If others may leave, it calls `emit`. It
-        returns whether this may have taken long: it did more than to add one result to a batch.
+        returns whether this may have taken long, that is, did more than add one result to a batch.
         """
 
         def completed(entry: Entry, result: Any) -> bool:
@@ -369,13 +370,13 @@ class _Segment:
 
     def __init__(self) -> None:
         self.finished: deque[Entry] = deque()  # in completion order
-        self.waiting = 0  # entries that have not left, once no more come
+        self.waiting = 0  # how many entries have not left; counted once the segment accepts no more
 
 
 class UnorderedStreamElementQueue(StreamElementQueue):
     """Emits rows in the order they finish, but no row passes a watermark and no watermark passes a row.
 
-    Rows do not pass statuses and latency markers either. Without any of them the order is that of completion alone.
+    Rows do not pass statuses and latency markers either. Without any of these, rows leave in the order they finish.
 
     >>> from asyncudf.queues import Watermark
     >>> queue = UnorderedStreamElementQueue(capacity=3)
@@ -469,7 +470,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         return completed
 
     def _remove(self, entry: Entry) -> None:
-        """Take out an entry of the first segment, which is over if it was its last one."""
+        """Take an entry out of the first segment; the segment ends with its last entry."""
         del self.entries[entry]
         segment = self._first
         if segment is not self._last:
