@@ -1,1 +1,1 @@
-"""The limits of calls: of each its option, its arithmetic, its gate, and what the tasks of a job share of it."""
+"""The limits of calls: the option of each limit, its arithmetic, its gate, and the part that tasks of a job share."""

@@ -15,7 +15,7 @@ from .gate import Key
 
 
 class MayBeByKey(Protocol):
-    """A limit or budget, of which each key may have one."""
+    """A limit or budget; with `by` each key has one of its own."""
 
     @property
     def by(self) -> Any: ...

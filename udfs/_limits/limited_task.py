@@ -24,7 +24,7 @@ Beginning = tuple[str, "Callable[[Coordinator], Awaitable[object]]"]  # a name, 
 
 
 class Place(Protocol):
-    """What has a place among the costs of an attempt: a rate limit, a budget, a limit by key."""
+    """An option with a place among the costs of an attempt: a rate limit, a budget, or a limit by key."""
 
     @property
     def by(self) -> Any:
@@ -41,7 +41,7 @@ class Place(Protocol):
         ...
 
     def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]], /) -> Place:
-        """The same, whose function is asked by way of `of_row`."""
+        """A copy that calls its function of a row, if it has one, through `of_row`."""
         ...
 
 
@@ -86,12 +86,12 @@ class Limit:
 
     @property
     def of_job(self) -> Sequence[OfJob]:
-        """What of it the tasks of a job share, which needs a coordinator."""
+        """The parts of the limit that the tasks of a job share, which needs a coordinator."""
         return ()
 
     @property
     def counted(self) -> Sequence[Place]:
-        """What of it has a place among the costs of an attempt."""
+        """The parts of the limit that have a place among the costs of an attempt."""
         return ()
 
     @property
@@ -113,7 +113,10 @@ class Limit:
         return None
 
     async def gates(self, task: LimitedTask, first: int, /) -> Sequence[Gate]:
-        """Its gates, in the order in which they are asked; `first`: of its places among those of all limits."""
+        """The gates of the limit, in the order in which they are asked.
+
+        `first`: the first place of the limit among the places of all limits.
+        """
         raise NotImplementedError
 
     def beginnings(self, function: str, /) -> Iterable[Beginning]:
@@ -126,13 +129,13 @@ class LimitedTask:
     """One use of a function in a task, for which the gates of its limits are made.
 
     Attributes:
-        function: a name for the function's limits, which its tasks share.
-        own_function: the same for those that no other task shares.
-        query: the name of what is counted for one query.
-        link: to the coordinator; None: the task is the whole job.
+        function: a name for the function's limits that its tasks share.
+        own_function: a name for the function's limits that no other task shares.
+        query: a name for what is counted for one query.
+        link: the link to the coordinator; None: the task is the whole job.
         shared_clock: seconds, of a clock that all tasks share.
         wake: lets calls ask again.
-        ask_again: the same for those of a key, which a limit at a place has held back.
+        ask_again: lets calls of a key ask again that the limit at a place has held back.
         waiting: how many attempts of a key are aside.
         learner: the `Learner` of the rate limits, if answers tell their numbers.
         wanted_calls: how many calls would be in flight if no limit held them back.

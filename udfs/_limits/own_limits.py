@@ -29,7 +29,7 @@ class OwnLimits:
         return f"function {name}"
 
     def shared(self, make: Callable[[], Shared], name: Hashable | None) -> Shared:
-        """What `make` has made for this name; with None it is of one use of a function alone."""
+        """What `make` has made for this name. Without a name each call makes a new one, for one use of a function."""
         if name is None:
             return make()
         if (key := (make, name)) not in self._shared:

@@ -1,1 +1,1 @@
-"""What calls may cost: the option, the amounts, the gate, and what tasks share of it."""
+"""Budgets of calls: the option, the amounts, the gate, and the part that the tasks of a job share."""

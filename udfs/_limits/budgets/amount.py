@@ -1,4 +1,4 @@
-"""What is spent and reserved of an amount, and what a task has of one that all tasks share."""
+"""The amounts of a budget: what is spent and reserved, and the part of a shared amount that a task holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COST_ROUNDING = 1e-9  # of what a call needs: the same amount after some arithme
 
 
 class Amount(Protocol):
-    """What a task reserves from: an amount that it may spend, or a key's in the window of now."""
+    """The amount that a task reserves from: of the whole budget, or of one key in the current window."""
 
     @property
     def is_newly_spent(self) -> bool:
@@ -128,10 +128,10 @@ class TaskBudget:
 
 
 class SpentByName:
-    """What is spent of the budgets of one name, whatever their amounts, in the newest window that was asked for.
+    """What is spent in the newest window by all budgets of one name, even if their amounts differ.
 
     Attributes:
-        wakes: one for each function that has the budget: called with a key of which calls may begin.
+        wakes: a callback for each function that has the budget: called with a key whose calls may begin.
     """
 
     def __init__(self) -> None:
@@ -146,14 +146,15 @@ class SpentByName:
 
 
 class TaskAmounts:
-    """The amounts of a budget in a task that is the whole job, by the `time` since 1970.
+    """The amounts of a budget where one task is the whole job.
 
     Args:
-        spent: by all functions of the task that have the budget.
-        wake: is called with a key when another one of them may have left something of it.
+        time: returns seconds since 1970.
+        spent: the spending of all functions of the task that have the budget.
+        wake: called with a key when another function may have left some of its amount.
     """
 
-    # _amounts: those of the window that were asked for
+    # _amounts: the amounts of the current window that were asked for
 
     def __init__(
         self, budget: Budget, time: Callable[[], float], spent: SpentByName, wake: Callable[[Key], None]
@@ -194,7 +195,7 @@ MOST_SPENT = 10_000  # keys of which a task remembers that they are spent; of ot
 
 
 class KeyAmount:
-    """What the task has of the amount of one key in one window."""
+    """The part of a key's amount in one window that the task holds."""
 
     # available: granted, and not reserved
     # block: calls for which is asked at once
@@ -254,7 +255,7 @@ class KeyAmount:
 
     @property
     def _ahead(self) -> float:
-        """What is to be there before a call needs it, while calls are made."""
+        """How much to hold before a call needs it, while calls are made."""
         return min(self.block * self.usual, self.reserved) if self.is_used and not self.is_scarce else 0.0
 
     @property
@@ -270,7 +271,7 @@ class KeyAmount:
         self.window.changed[self] = None
 
     def question(self, *, is_last: bool) -> Question:
-        """What is to be said and asked of it; what the task does not need is given back."""
+        """The next question to the coordinator about this amount; it also gives back what the task does not need."""
         is_asking = bool(self.need) and not self.has_enough and not is_last
         need = want = 0.0
         if is_asking:
@@ -289,7 +290,7 @@ class KeyAmount:
 
 
 class Question(NamedTuple):
-    """What a task says and asks of the amount of a key."""
+    """What a task tells the coordinator about the amount of a key, and what it asks for."""
 
     of: KeyAmount
     added: float  # to what the coordinator has as spent
@@ -299,7 +300,7 @@ class Question(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What the coordinator says of it."""
+    """The answer of the coordinator to a `Question`."""
 
     got: float
     verdict: str
@@ -307,7 +308,7 @@ class Reply(NamedTuple):
 
 
 class OpenWindow:
-    """The amounts of a window, as far as the task uses them.
+    """The amounts of a window that the task uses.
 
     Args:
         waiting: how many calls of a key would begin now if their costs were there.
@@ -346,9 +347,9 @@ class OpenWindow:
             self._poke()
 
     def look_again(self) -> list[KeyAmount]:
-        """Ask again for what others hold, and give back what is not needed any more.
+        """Ask again for amounts that other tasks hold, and give back amounts that no call needs any more.
 
-        Returns what has calls that are to be woken: one that still needs what it has got says so before the next look.
+        Returns the amounts whose calls are to be woken: a call that still needs its amount asks before the next look.
         """
         for amount in self.waiting:
             if amount.need:
@@ -364,14 +365,14 @@ class OpenWindow:
         return needed
 
     def take(self, most: int) -> list[KeyAmount]:
-        """The next of what is changed, as many as one question may have."""
+        """The next of the changed amounts, as many as fit into one question."""
         taken = [*islice(self.changed, most)]
         for amount in taken:
             del self.changed[amount]
         return taken
 
     def note(self, question: Question, answer: Reply) -> None:
-        """The coordinator has answered; who still needs what it does not have asks again."""
+        """Take in the answer of the coordinator; calls that still lack their costs ask again."""
         amount = question.of
         amount.available += answer.got
         amount.spent_by_all = answer.spent
@@ -394,6 +395,6 @@ class OpenWindow:
             self._forget(amount)
 
     def _forget(self, amount: KeyAmount) -> None:
-        """An amount of which the task has nothing, and has nothing to say, is the coordinator's alone."""
+        """Drop an amount that the task neither holds nor has a question about."""
         if not (amount.is_held or amount in self.changed):
             self._amounts.pop(amount.key, None)

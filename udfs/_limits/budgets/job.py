@@ -123,11 +123,11 @@ return {behind(), text(got), over, awaited, unpack(known)}
 class SharedBudget(PeriodicTask):
     """A budget that all tasks share; of one event loop.
 
-    A task gives back what it holds and does not need: while others wait for it, and when it ends. A task that is killed
-    cannot: after a minute what it had reserved and held counts as spent, for it may have been.
+    A task gives back what it holds and does not need: while other tasks wait for it, and when it ends. A task that is
+    killed gives nothing back: after a minute, all that it had reserved and held counts as spent, as it may have been.
 
     Args:
-        name: under which tasks share it.
+        name: the name under which tasks share the budget.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
         waiting: how many calls would begin now if their costs were there.
     """
@@ -206,7 +206,7 @@ class SharedBudget(PeriodicTask):
 
     @property
     def _ahead(self) -> float:
-        """What is to be there before a call needs it."""
+        """How much to hold before a call needs it."""
         if self._is_scarce or self._is_awaited:
             return 0.0
         block = self._block * self._usual

@@ -91,11 +91,11 @@ return {behind(), text(time), run, answer}
 class KeyedBudget(PeriodicTask):
     """The amounts of a budget for each window and key, which all tasks share; of one event loop.
 
-    Windows are those of the coordinator's clock. One that the job, or the ledger, has seen begin is not left for an
-    earlier one, whatever a clock says.
+    Windows begin by the coordinator's clock. Once the job or the ledger has seen a window begin, no earlier window is
+    used again, even if a clock is set back.
 
     Args:
-        name: under which tasks share it.
+        name: the name under which tasks share the budget.
         ledger: is written before calls begin, so that nothing that was spent is missing in it.
         wake: is called with a key when an answer may let calls of it begin that had to wait.
         waiting: how many calls of a key would begin now if their costs were there.
@@ -131,11 +131,11 @@ class KeyedBudget(PeriodicTask):
         return OpenWindow(window, self._poke, self._waiting, is_settled=self.is_settled)
 
     def of(self, key: Key) -> KeyAmount:
-        """The amount of a key in the window of now."""
+        """The amount of a key in the current window."""
         return self._of_now().of(key)
 
     def _of_now(self) -> OpenWindow:
-        """The window of now; the first time that it is asked for, the one before is over."""
+        """The current window; the first question in a new window ends the window before."""
         before = self._open
         if self._ahead is not None and (now := self._windows.at(self._time())) is not before.window:
             self._open = self._opened(now)

@@ -110,7 +110,7 @@ class Budget:
 
     @property
     def learns(self) -> bool:
-        """Whether what a call may cost is learnt from those before it."""
+        """Whether what a call may cost is learned from earlier calls."""
         return self.reserve is None and self.unit != CALLS
 
     @property
@@ -120,7 +120,7 @@ class Budget:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what an attempt did cost is known at its end only; it counts in `spent` then."""
+        """Whether the cost of an attempt is known only when it has ended; it counts in `spent` then."""
         return self.unit != CALLS
 
     @classmethod
@@ -139,7 +139,7 @@ class Budget:
         return callable(self.reserve)
 
     def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Budget:
-        """The same, whose `reserve` is asked by way of `of_row`."""
+        """A copy that calls `reserve` through `of_row`, if it is a function."""
         return dataclasses.replace(self, reserve=of_row(self.reserve)) if callable(self.reserve) else self
 
     def cost_of(self, arguments: Sequence[Any]) -> float:
@@ -185,9 +185,9 @@ class Budgets(tuple[Budget, ...], Limit):
         ]
 
     def named(self, query: str) -> list[tuple[Budget, str]]:
-        """Each with the name under which tasks share it; no two of a function have one name.
+        """Each budget with the name under which tasks share it; the names differ.
 
-        A budget without a name is that of the query, with one of the same numbers in another use of the function.
+        A budget without a name belongs to the query: it is shared with an equal budget in another use of the function.
         """
         names: list[str] = []
         for budget in self:
@@ -203,12 +203,12 @@ class Budgets(tuple[Budget, ...], Limit):
 
 
 def budgets_label(budgets: Iterable[Budget]) -> str:
-    """What people are shown of `budget`."""
+    """The option `budget` as people are shown it."""
     return ", ".join(map(budget_label, budgets))
 
 
 def spent_names(budgets: Sequence[Budget]) -> list[str]:
-    """Under which names figures have what a function spends of each: of its unit, if no other one is of that.
+    """The name of each budget in the figures: the unit, or unit and name where two budgets have one unit.
 
     >>> spent_names([Budget(20, name="day"), Budget(300, name="month"), Budget(1e6, "tokens", name="model")])
     ['USD of "day"', 'USD of "month"', 'tokens']

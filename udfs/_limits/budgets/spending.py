@@ -1,4 +1,4 @@
-"""What the attempts of a function cost: reserved of its budgets and rate limits before them, settled after them."""
+"""The costs of attempts: reserved of budgets and rate limits before an attempt begins, settled when it has ended."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class SpendingGate(Protocol):
 
 
 class Spending:
-    """What attempts reserve, and do cost by the `settle` of budgets and rate limits.
+    """Reserves the costs of attempts, and settles them by the `settle` of budgets and rate limits.
 
     Args:
-        ask: calls a `settle` with the arguments of a row and what it came to.
+        ask: calls a `settle` with the arguments of a row and its outcome (a result or an exception).
         is_refusal: whether the service has refused an attempt that ended with this failure.
-        spent_error: makes the error of a call that a budget does not let begin: of the row, the window, what is spent,
-            what the call needs, or of None as no cost is known, and of how `settle` failed.
+        spent_error: makes the error of a call that a budget does not let begin, from the row, the window, what is
+            spent, what the call needs (None: no cost is known), and how `settle` failed.
         ends_task: whether that error ends the task.
     """
 
@@ -120,12 +120,12 @@ class Spending:
     def settle(
         self, attempt: SpendingAttempt, results: Sequence[Any] | None, failure: Failure | None, *, is_cut: bool
     ) -> None:
-        """Replace what an attempt has reserved by what it did cost.
+        """Replace what an attempt has reserved by its cost.
 
         Args:
-            results: of each row, as the function returned them; an exception where a row has one.
-            failure: of the attempt, if it has no results.
-            is_cut: nobody has waited for its end, so nobody knows what it costs.
+            results: the results of each row, as the function returned them, or the exception of the row.
+            failure: the failure of the attempt, if it has no results.
+            is_cut: the attempt was abandoned before its end, so its cost is not known.
         """
         reserved, state = attempt.reserved, attempt.state
         spent = dict((state is not None and state.spent) or {})
@@ -178,7 +178,7 @@ class Spending:
         is_cut: bool,
         is_refused: bool,
     ) -> dict[str, float]:
-        """Settle the budgets; returns what the attempt did cost of each, by `spent_names`."""
+        """Settle the budgets; returns what the attempt cost each budget, by the names of `spent_names`."""
         spent = {}
         for gate, budget, name in zip(self.gates, self._budgets, self._names, strict=True):
             place, own = gate.place, said.get(budget.unit)
@@ -241,7 +241,7 @@ class Spending:
     def _cost_of(
         self, place: int, settle: Callable[..., float], attempt: SpendingAttempt, outcomes: Sequence[Any]
     ) -> float | None:
-        """What an attempt did cost by `settle`; None if it has failed: the attempt counts with what it had reserved."""
+        """The cost of an attempt by `settle`; None if `settle` failed: then the attempt costs what it had reserved."""
         try:
             return sum(self._costs(settle, attempt.values, outcomes))
         except FatalError as error:
@@ -256,7 +256,7 @@ class Spending:
         return None
 
     def _costs(self, settle: Callable[..., float], values: Sequence[Any], outcomes: Sequence[Any]) -> Iterator[float]:
-        """Of each row, given what it came to: a result, or an exception."""
+        """The cost of each row, given its outcome: a result or an exception."""
         for value, outcome in zip(values, outcomes, strict=True):
             try:
                 cost = self._ask(settle, value, outcome)

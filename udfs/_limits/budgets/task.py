@@ -16,7 +16,7 @@ from .option import MOST_UNTOLD, Budget, Budgets, MaxCalls, budget_label
 
 
 async def gates(budgets: Budgets, task: LimitedTask, first: int) -> list[BudgetGate]:
-    """One for each budget; among tasks in one order in all functions: a task keeps one while it waits for the next."""
+    """A gate for each budget, in one order in all functions: a task keeps one budget while it waits for the next."""
     found: list[tuple[str, BudgetGate]] = []
     for place, (budget, name) in enumerate(budgets.named(task.query), first):
         wake = partial(task.ask_again, place) if budget.by else partial(_wake, task.wake)
@@ -45,7 +45,7 @@ def _wake(wake: Callable[[], None], key: Key) -> None:
 
 
 def _waiting(task: LimitedTask, place: int | None, key: Key) -> int:
-    """How many calls, of this key if there is a place, would begin now if their costs were there."""
+    """How many calls would begin now if their costs were there; with a place, only calls of this key count."""
     if place is None:
         return task.wanted_calls() - task.slots.in_flight
     return min(task.slots.capacity - task.slots.in_flight, 1 + task.waiting((place, key)))
@@ -55,10 +55,10 @@ class BudgetGate(Gate):
     """One budget: an attempt begins when what it may cost at most is reserved.
 
     Args:
-        budget: whose amounts they are.
-        place: of the budget's reservations among the costs of an attempt.
-        error_of: makes the error of a call that will never begin, of the amount that is spent and of what the call
-            needs; None: nobody knows what a call needs.
+        budget: the budget that `amounts` belong to.
+        place: the index of the budget's reservations among the costs of an attempt.
+        error_of: makes the error of a call that will never begin, from the amount that is spent and what the call
+            needs; None: it is not known what a call needs.
         ends_task: whether that error ends the task; then calls in flight, which are paid for, may end before.
     """
 
@@ -125,7 +125,7 @@ class BudgetGate(Gate):
         del self._reserved_of[attempt]
 
     def settle(self, attempt: AskingAttempt, reserved: float, cost: float, *, is_untold: bool) -> None:
-        """An attempt that had reserved so much did cost so much; `is_untold`: as far as anybody has said."""
+        """An attempt has ended with this cost; `is_untold`: neither `settle` nor `context.spend` has told the cost."""
         if cost > self._least:  # else it was free, or nobody has said what it cost
             self._most = max(self._most or 0.0, cost)
         self._untold += is_untold

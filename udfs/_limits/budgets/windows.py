@@ -1,4 +1,4 @@
-"""Windows of UTC, of which each has the amount of a budget anew: a day, a month, or some seconds."""
+"""Windows of UTC: a day, a month, or some seconds. Each window has the amount of a budget anew."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE_TIME = Window(-math.inf, math.inf, "")
 
 
 def checked_per(value: Seconds | Literal["day", "month"] | None) -> Per | None:
-    """The length of windows that a budget gives, where a day in seconds is "day" too; OptionError if it is none."""
+    """The checked `per=` of a budget; a day in seconds becomes "day". OptionError for anything else."""
     if value is None or (isinstance(value, str) and value in ("day", "month")):
         return value
     if isinstance(value, str) or not isinstance(value, (int, float, timedelta)):
@@ -71,14 +71,14 @@ def _utc(time: float) -> datetime:
 
 
 class Windows:
-    """The window of now, which only moves forward: a clock that is set back opens none again."""
+    """The current window. It only moves forward: a clock that is set back does not open an earlier window again."""
 
     def __init__(self, per: Seconds | Literal["day", "month"] | None) -> None:
         self._per: Per | None = checked_per(per)
         self._current = WHOLE_TIME if per is None else Window(-math.inf, -math.inf, "")
 
     def at(self, time: float) -> Window:
-        """The window of this time, or the one that it has been, if that began later."""
+        """The window of this time, or the current window if that began later."""
         if time >= self._current.end:
             self._current = window_at(self._per, time)
         return self._current

@@ -1,1 +1,1 @@
-"""How many calls may be in flight: in a task by what its service takes, and in the whole job."""
+"""How many calls may be in flight: in a task, as many as its service can take, and in the whole job."""

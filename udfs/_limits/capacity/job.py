@@ -125,12 +125,12 @@ async def prepare_shares(coordinator: Coordinator, names: list[str]) -> None:
 class CapacityShare(PeriodicTask):
     """How many calls this task may have in flight, of `total` for all tasks; of one event loop.
 
-    Shares follow what tasks can use: what one does not need the others get. They add up to at most `total`, also when
-    tasks are killed, when the coordinator is away, and when it has lost its memory. A task that is killed gives its
-    share back within 5 s.
+    Shares follow what tasks can use: what one task does not need, the others get. They add up to at most `total`, also
+    when tasks are killed, when the coordinator is away, and when it has lost its memory. The share of a task that is
+    killed is free within 5 s.
 
     Args:
-        name: of the calls that are shared.
+        name: the name under which tasks share the calls.
         demand: returns the calls in flight, and how many would be with a share that is large enough.
     """
 
@@ -148,7 +148,7 @@ class CapacityShare(PeriodicTask):
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight now; none begins while there are as many or more."""
+        """How many calls may be in flight now; no call begins while as many or more are."""
         if self._clock() >= self._ends:
             return 0
         return int(min(self._share, self._reported))

@@ -32,10 +32,10 @@ def gates(limit: KeyCapacity, task: LimitedTask, place: int) -> list[Gate]:
 
 
 class KeyCallsGate(Gate):
-    """Of each key so many calls are in flight, whatever other keys do.
+    """Bounds the calls in flight of each key, whatever other keys do.
 
-    A row that another limit holds back then has the place of a call. Else all rows of its key would go on to that
-    limit, which would reserve for all of them what only a few can use.
+    A row that has passed this gate keeps its place while another limit holds it back. Otherwise all rows of its key
+    would go on to that limit, which would reserve for all of them what only a few can use.
     """
 
     def __init__(self, limit: KeyCapacity, place: int, calls: OwnKeyCalls | SharedKeyCalls) -> None:
@@ -88,11 +88,11 @@ class KeyCalls:
 
 
 class CallsByName:
-    """What the functions of a task have of the calls that they share.
+    """The calls by key of all functions of a task that share one limit.
 
     Attributes:
-        calls: of each function that of each key, none of a key without a call.
-        wakes: of each function: called with a key of which calls may begin.
+        calls: for each function its calls by key; a key without a call is left out.
+        wakes: for each function a callback, called with a key whose calls may begin.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class CallsByName:
 
 
 class OwnKeyCalls:
-    """The calls of each key in a task that shares them with no other."""
+    """The calls of each key where one task is the whole job."""
 
     def __init__(self, limit: KeyCapacity, shared: CallsByName, wake: Callable[[Key], None]) -> None:
         self._most, self._shared, self._wake = limit.calls, shared, wake
@@ -214,7 +214,7 @@ async def prepare_key_shares(coordinator: Coordinator, name: str) -> None:
 
 
 class KeyShare(KeyCalls):
-    """What a task has of the calls of one key."""
+    """The calls of one key that a task may have in flight."""
 
     # taken <= granted, but for calls that began before a lease ran out
     # share: how many it should have, as others wait; inf: none does
@@ -233,13 +233,14 @@ class KeyShare(KeyCalls):
 class SharedKeyCalls(PeriodicTask):
     """The calls of each key, which all tasks share; of one event loop.
 
-    What a task has of a key it uses for one call after another. It gives it back when it has had no call of the key for
-    a moment, or has more than its share while others wait. What a task had that is killed is free within 5 s.
+    A task uses its permission for a key for one call after another. It gives the permission back when it has had no
+    call of the key for a moment, or has more than its share while other tasks wait. The calls of a task that is killed
+    are free again within 5 s.
 
     Args:
-        name: under which tasks share them.
+        name: the name under which tasks share the calls.
         waiting: how many calls of a key wait.
-        wake: called with a key of which calls may begin.
+        wake: called with a key whose calls may begin.
     """
 
     # _changed: keys that the next question is about
@@ -334,7 +335,7 @@ class SharedKeyCalls(PeriodicTask):
         return HURRY_EVERY if self._shares else ASK_EVERY
 
     def _kept(self, key: Key, one: KeyShare, now: float) -> int:
-        """How many calls it keeps of those that it has: those in flight, and what calls will need in a moment."""
+        """How many calls the task keeps: those in flight, and those that will begin in a moment."""
         most = min(one.granted, one.share)
         if now >= one.used + IDLE_AFTER:
             most = min(most, self._needed(key, one))

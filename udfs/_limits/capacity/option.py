@@ -58,8 +58,8 @@ class AdaptiveCapacity:
 class KeyCapacity:
     """At most `calls` of each key in flight at once, in the whole job.
 
-    Rows of a key that has as many are set aside, and rows of others are called. With a `RateLimit` too, a permit is
-    taken only for a row whose key has a call free. What a task that dies had in flight is free again within 5 s.
+    Rows of a key with as many calls in flight are set aside, and rows of other keys are called. With a `RateLimit` too,
+    a permit is taken only for a row whose key has a call free. The calls of a task that dies are free within 5 s.
 
     Args:
         calls: in flight at once, of each key.
@@ -125,7 +125,7 @@ def calls_at_once(value: Any, name: str) -> int:
 
 
 def capacity_label(value: Any) -> Any:
-    """What people are shown of `capacity` and `job_capacity`."""
+    """The options `capacity` and `job_capacity` as people are shown them."""
     if isinstance(value, AdaptiveCapacity):
         return "auto" if value == AdaptiveCapacity() else f"{value.minimum} to {value.maximum}"
     return value.label if isinstance(value, KeyCapacity) else value
@@ -210,7 +210,7 @@ class CallsOfKeys(Limit):
 
 
 def capacity_limits(capacity: int | AdaptiveCapacity, of_job: int | KeyCapacity | None) -> list[Limit]:
-    """The limits of calls in flight, those of the job first; a number as `capacity=` is that of the slots."""
+    """The limits of calls in flight, the limit of the job first. A number as `capacity=` is the slot count alone."""
     limits: list[Limit] = []
     if of_job is not None:
         limits.append(CallsOfKeys(of_job) if isinstance(of_job, KeyCapacity) else CallsOfJob(of_job))

@@ -39,10 +39,10 @@ class ShareGate(Gate):
 
 
 class OwnShareGate(ShareGate):
-    """`job_capacity` where one task is the whole job: all its functions of one name have `total` calls in flight.
+    """`job_capacity` where one task is the whole job: its functions of one name have at most `total` calls in flight.
 
     Args:
-        gates: of these functions; this one is put among them.
+        gates: the gates of all these functions; this gate adds itself.
     """
 
     def __init__(self, total: int, slots: Slots, wake: Callable[[], None], gates: OwnShares) -> None:

@@ -108,7 +108,7 @@ class BreakerGate(Gate):
         self._is_shared = False
 
     def share(self, shared: SharedHealth) -> None:
-        """From now on it is that of the job."""
+        """Use the circuit breaker of the whole job from now on."""
         self.breaker, self._is_shared, shared.replied = shared, True, self._note_reply
 
     def _note_reply(self) -> None:
@@ -116,7 +116,7 @@ class BreakerGate(Gate):
 
     @property
     def judged(self) -> int:
-        """Of how many attempts it is known whether they have opened it; the coordinator has to say it."""
+        """How many attempts the breaker has judged; a breaker of the job judges when the coordinator answers."""
         return self._replied if self._is_shared else self.attempts
 
     @property

@@ -116,7 +116,7 @@ class FirstRows:
             self._end(failures)
 
     def _has_others(self, failures: Failures) -> bool:
-        """Whether rows are done that have not failed so; those with NULL that were not called are none."""
+        """Whether some rows are done without a failure; rows that were not called for a NULL argument do not count."""
         counters = self._task.counters
         return counters.rows_done - counters.totals.null_rows > failures.failed
 

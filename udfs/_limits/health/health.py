@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CheckedOptions(Protocol):
-    """Those of the options that concern it."""
+    """The options of a function that concern the health of its service."""
 
     @property
     def breaker(self) -> CircuitBreaker | None: ...
@@ -127,9 +127,9 @@ class Health:
         return True
 
     def ended_unasked(self, attempt: AskingAttempt, failure: Failure | None, now: float) -> bool:
-        """An attempt that did not have to ask is over; returns whether the next ones need not either.
+        """An attempt that did not have to ask is over; returns whether the next attempts need not ask either.
 
-        One that has succeeded need not be told.
+        A successful attempt need not be reported here.
         """
         refusals = self._refusals
         if failure is not None and failure.answer.refusal is not None and self.refusal_of(failure) is not None:

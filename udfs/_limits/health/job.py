@@ -123,7 +123,7 @@ class Probe(enum.Enum):
 
 
 class SharedHealth(PeriodicTask):
-    """The circuit breaker of the job, with the methods of a `Breaker`, its pause and its last accepted call.
+    """The circuit breaker of the job, with the methods of a `Breaker`; also the job's pause and last accepted call.
 
     Outcomes of all tasks go into one window. When the breaker opens, tasks learn of it within a quarter of a second, or
     at two thousand tasks a second where there are more. Then one call of the whole job probes the service. Without a
@@ -131,8 +131,8 @@ class SharedHealth(PeriodicTask):
     """
 
     # accepted: when a call of this task was accepted for the last time, which the refusal gate sets
-    # accepted_elsewhere: the same of any task, as far as it is known
-    # is_in_doubt: as that of a `Breaker`, as of the last answer
+    # accepted_elsewhere: when a call of any task was accepted for the last time, as far as it is known
+    # is_in_doubt: as in `Breaker`, as of the last answer
     # replied: called when the coordinator has answered
     # paused_until: None before the first answer: a task that begins during an outage or a pause must learn of it first
     # _ticket: of the calls that begin while the breaker is closed; it changes when the breaker opens or closes

@@ -120,7 +120,8 @@ class CircuitBreaker:
         return self._exceeds_chance(failed, before=False)
 
     def _exceeds_chance(self, failed: Collection[bool], *, before: bool) -> bool:
-        # Asked of so many last calls as half windows have; and, where it counts what failed before, of those in a row.
+        # Checked for the last half window, the last two, and so on; with `before`, also for each
+        # number of last calls that all failed.
         half, failures, total, in_a_row = max(1, self.window // 2), 0, sum(failed), True
         for calls, has_failed in enumerate(failed, 1):
             failures += has_failed

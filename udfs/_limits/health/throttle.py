@@ -115,7 +115,7 @@ class Throttle:
 
     @property
     def refuses_since(self) -> float | None:
-        """In a pause: since when no call was accepted, as far as pauses go back."""
+        """When the first of the pauses began between which no call was accepted; None while calls are not paused."""
         return self._refuses_since if self._phase is Phase.PAUSED else None
 
     def is_free(self, now: float) -> bool:
@@ -164,7 +164,7 @@ class Throttle:
             self._is_probing, self._until = False, self._ends
 
     def answered(self, calls: int, began: float, now: float) -> None:
-        """So many calls have ended, the first of which began then, and were not refused."""
+        """Calls have ended that were not refused; the first of them began at `began`."""
         self._lift(now)
         self._since_pause.accepted += calls
         if began < now:
@@ -407,8 +407,8 @@ class RefusalGate(Gate):
     def _may_end(self, refusal: Refusal, began: float, now: float, failure: Failure, *, is_one: bool) -> None:
         """A call was refused: end the task if the service refuses for good.
 
-        `is_one`: no other row was refused since a call was accepted. If the deadline of such a row comes before the
-        patience is over, that is its end, and what it fails with is its own.
+        `is_one`: no other row was refused since a call was accepted. If the deadline of this row comes before the
+        patience is over, the row fails at its deadline, and the task goes on.
         """
         for_good, elsewhere = self.for_good, -math.inf if self.shared is None else self.shared.accepted_elsewhere
         answers = self.task.counters.calls_answered

@@ -1,4 +1,4 @@
-"""The permits of a rate limit: in one place, leased to a task, or taken and not used; for how many calls to ask."""
+"""The permits of a rate limit: in one place, leased to a task, or left over by calls; and the size of leased blocks."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class GrantedPermits:
             self._stretches.append((start, end, ahead))
 
     def held(self, now: float) -> float:
-        """How many there are, due or not."""
+        """How many permits the task holds, due or not."""
         self._drop_stale(now)
         return math.fsum(end - start for start, end, _ in self._stretches) / self.interval
 
@@ -163,7 +163,7 @@ class GrantedPermits:
             missing -= end - start
 
     def use_due(self, cost: float, now: float) -> float:
-        """Take as many of so many as are due; returns how many these are."""
+        """Take up to `cost` permits that are due; returns how many were taken."""
         due = max(0.0, min(cost, self._due_until(now)))
         self.use(due, now)
         return due
@@ -174,7 +174,7 @@ class GrantedPermits:
         return self.awaited if self._is_settled else 0.0
 
     def give_back(self) -> list[tuple[float, float]]:
-        """Have none any more; returns what was not used, on the clock of who granted it."""
+        """Give all permits back; returns the unused ones, on the clock of the coordinator."""
         rest = [(start + ahead, end + ahead) for start, end, ahead in self._stretches]
         self._stretches.clear()
         return rest
@@ -218,7 +218,7 @@ class Credit:
         self.is_wanted = False  # a call waits
 
     def follow(self, limit: RateLimit) -> None:
-        """From now on permits become stale as those of this limit."""
+        """From now on permits become stale as this limit says."""
         self._patience = patience_of(limit)
 
     def left(self, now: float) -> float:
@@ -270,7 +270,7 @@ class BlockSize:
         self._since: float | None = None
 
     def follow(self, limits: Sequence[RateLimit]) -> None:
-        """From now on permits are those of these limits."""
+        """From now on permits come as these limits say."""
         self._ahead = min([LONGEST_BLOCK, *map(patience_of, limits)])
 
     def began(self) -> None:

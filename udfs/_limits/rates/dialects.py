@@ -34,7 +34,7 @@ class Told(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was read, and what of it made no sense; such headers are left out."""
+    """What was read from headers, and an example of a header that made no sense and was left out."""
 
     told: Told
     senseless: str = ""  # as people are shown it
@@ -94,8 +94,8 @@ class Own(Dialect):
 class Ietf(Dialect):
     """`RateLimit-Policy` and `RateLimit`, and the headers of earlier drafts.
 
-    Of several policies of a unit the one with the shortest window sets the pace; at any of them nothing may be left.
-    A policy may be asked for by its name.
+    Of several policies of a unit, the policy with the shortest window sets the pace, and each of them may be used up.
+    You may ask for a policy by its name.
     """
 
     def read(self, headers: Headers, unit: str, period: float) -> Reading:
@@ -153,7 +153,7 @@ def _items(value: Any) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _reading(given: Mapping[str, tuple[str, Any]], headers: Headers, period: float) -> Reading:
-    """Read each part that is given, with the name by which people know it."""
+    """Read each value that is given; `given` also has the name that messages use for it."""
     parts, senseless = {}, ""
     for key, (name, value) in given.items():
         if value is None:

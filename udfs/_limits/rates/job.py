@@ -1,4 +1,4 @@
-"""The permits of a rate limit that all tasks share: what the coordinator grants, and what a task has of it."""
+"""The permits of a rate limit that all tasks share: those that the coordinator grants, and those that a task holds."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ def _keys(coordinator: Coordinator, limits: Sequence[tuple[str, RateLimit]]) -> 
 class SharedPermits(PeriodicTask):
     """Permits of one or more limits that all tasks share, leased in blocks; of one event loop.
 
-    Each limit has the name under which it is shared: by the tasks of this namespace, or by all jobs if it is its own.
+    Each limit has a name under which it is shared: by the tasks of this namespace, or by all jobs if the user gave the
+    name.
     """
 
     # At most one question is under way, and one timer set. The next permits are asked for a round trip before those at
@@ -230,12 +231,12 @@ class SharedPermits(PeriodicTask):
         """Take a call's permits, of all limits or of none; if None, the task is woken when there may be some.
 
         Args:
-            costs: what the call needs of each limit.
-            whole: what it costs, if it needs less because earlier calls have not used what they took. A call that has
-                waited takes as much of this as is due, which would only become stale.
+            costs: the permits that the call needs of each limit.
+            whole: the full costs of the call, if it needs less because earlier calls left permits unused. A call that
+                has waited takes as many of these as are due: they would only become stale.
 
         Returns:
-            What it has taken of each limit.
+            The permits that the call has taken of each limit.
         """
         if self._timer is not None:
             if costs == self._waits_for:
@@ -272,7 +273,7 @@ class SharedPermits(PeriodicTask):
         return taken
 
     def _with_what_is_due(self, costs: Sequence[float], now: float) -> Sequence[float]:
-        """Take, of what a call costs beside `costs`, what is due; returns what it has taken with those."""
+        """Take what is due of the full costs, beyond `costs`; returns `costs` and what was taken."""
         permits = zip(self._leased, costs, self._whole, strict=True)
         return [cost + leased.use_due(whole - cost, now) for leased, cost, whole in permits]
 
@@ -306,7 +307,7 @@ class SharedPermits(PeriodicTask):
         return self._ask_for(nothing, 0.0, given_back) if given_back else None
 
     def _give_back(self) -> list[object]:
-        """Of each stretch that is not used, the number of its limit, its epoch, start and end; it is no longer ours."""
+        """Give up all stretches that are not used; returns the number of the limit, epoch, start and end of each."""
         return [
             one
             for number, (leased, epoch) in enumerate(zip(self._leased, self._epochs, strict=True), 1)
@@ -428,10 +429,10 @@ return known
 
 
 class LearningPermits(SharedPermits):
-    """Permits that all tasks share, of which some are of limits that are learned.
+    """Permits that all tasks share, where answers of the service tell the numbers of some limits.
 
-    What a task learns it says with the next question for permits, and at once if the limit is another one. It learns
-    what others know with the answer; a task that waits asks again meanwhile, for calls may be due earlier by then.
+    A task tells what it has learned with its next question for permits, or at once if the limit has changed. The answer
+    has what other tasks know. A task that waits asks again meanwhile, as its calls may now be due earlier.
     """
 
     # _learned: with the keys of the coordinator, in one order
@@ -460,7 +461,7 @@ class LearningPermits(SharedPermits):
         return any(abs(own - said) > NEWS * said for own, said in zip(self._pacing(), self._said, strict=True))
 
     def _pacing(self) -> list[float]:
-        """Of each limit the permits in a period, 0 while there are none for long."""
+        """The permits of each limit in a period; 0 while there are none for long."""
         soon = self._clock() + LONG
         return [one.permits if one.opens(1.0, soon) <= soon else 0.0 for one in self._learned]
 

@@ -16,12 +16,12 @@ FEW = 1_000  # keys: whether fewer are still in use is not looked at
 
 
 class KeyGate(Gate):
-    """A `RateLimit` with `by`: of each key calls begin as the limit lets them, whatever other keys do.
+    """A `RateLimit` with `by`: the limit holds for each key on its own, whatever other keys do.
 
     `wait` takes nothing, so a call begins with the permits of all its limits, or has none.
 
     Args:
-        place: of the limit among those of the function.
+        place: the place of the limit among those of the function.
         waiting: how many attempts of a key are aside.
     """
 
@@ -62,7 +62,7 @@ class KeyGate(Gate):
 class KeyTimes:
     """The time of a limit, or of all limits of one name, for each key that was used lately.
 
-    A key whose permits are all there again is as one that was never used, and is forgotten.
+    A key whose permits are all there again is like an unused key, and is forgotten.
     """
 
     # _lasts: seconds since there was no permit left, after which all are there
@@ -77,7 +77,7 @@ class KeyTimes:
         return len(self._times)
 
     def use_for(self, limit: RateLimit) -> None:
-        """A limit of these permits uses it."""
+        """Keep the times of keys for as long as this limit needs them."""
         self._lasts = max(self._lasts, limit.saved * limit.interval + limit.period)
 
     def of(self, key: Key, now: float) -> LimitTime:
@@ -92,7 +92,7 @@ class KeyTimes:
 
 
 class OwnKeys:
-    """The permits of each key in a task that shares them with no other: a `Bucket` for each; else `SharedKeys`.
+    """The permits of each key where one task is the whole job: a `Bucket` for each key. See `SharedKeys` for a job.
 
     `is_full`: no other key may be asked for now; the task is woken when one may.
     """
@@ -116,7 +116,7 @@ class OwnKeys:
         self._bucket(key, now).use(cost, now)
 
     def give_back(self, key: Key, permits: float, now: float) -> None:
-        """A call has not used so many of those that it took; less than 0 if it has used more."""
+        """A call has used fewer permits than it took, by this number; less than 0 if it has used more."""
         self._bucket(key, now).use(-permits, now)
 
     def _bucket(self, key: Key, now: float) -> Bucket:
@@ -208,7 +208,8 @@ class SharedKeys(PeriodicTask):
     lost, for these keys alone.
 
     Args:
-        name: under which the limit is shared: by the tasks of this namespace, or by all jobs if it is its own.
+        name: the name under which the limit is shared: by the tasks of this namespace, or, if the user gave it, by all
+            jobs.
         wake: called with a key about which more is known.
     """
 

@@ -209,7 +209,7 @@ class RateLimit:
         return callable(self.cost)
 
     def asking(self, of_row: Callable[[Callable[..., Any]], Callable[..., Any]]) -> RateLimit:
-        """The same, whose `cost` is asked by way of `of_row`."""
+        """A copy that calls `cost` through `of_row`, if it is a function."""
         return dataclasses.replace(self, cost=of_row(self.cost)) if callable(self.cost) else self
 
     @property
@@ -230,13 +230,13 @@ class RateLimit:
 
     @property
     def _made_by(self) -> str:
-        """Its call as people are shown it, without its options."""
+        """The call that made the limit as people are shown it, without its options."""
         permits = f"{self.permits:_.0f}" if self.permits == int(self.permits) else f"{self.permits:g}"
         return f"RateLimit({permits}"
 
     @property
     def _strict(self) -> str:
-        """A limit of which no period has more than `permits`."""
+        """The text of a limit under which no period has more than `permits`."""
         # Of a few permits the burst would leave little: there it counts that calls are whole.
         permits = math.floor((self.permits - 1) / (1 + LATE_USE)) if self.permits >= 10 else 0.97 * self.permits
         per = "" if self.period == 1 else f"per={_period_label(self.period)}, "
@@ -266,7 +266,7 @@ class RateLimit:
 
 @dataclasses.dataclass(frozen=True)
 class LearnedLimit(RateLimit):
-    """What `RateLimit.from_headers` returns; its permits are those of the start."""
+    """What `RateLimit.from_headers` returns; `permits` are the permits at the start."""
 
     dialect: Source = field(default="ietf", kw_only=True)
     unit: str = field(default="requests", kw_only=True)
@@ -345,7 +345,7 @@ class RateLimits(tuple[RateLimit, ...], Limit):
         return named
 
     def own_names(self, function: str) -> list[tuple[Scope, str] | None]:
-        """Of each limit the name under which the functions of one task share it; None: they do not."""
+        """The name of each limit under which the functions of one task share it; None: they do not share it."""
         of_job = iter(self.named(function))
         names = [next(of_job)[0] if limit.scope is Scope.JOB else limit.name for limit in self]
         return [None if name is None else (Scope(limit.scope), name) for limit, name in zip(self, names, strict=True)]
@@ -379,7 +379,7 @@ def _pace(limit: RateLimit, place: int) -> Pace:
 
 
 def limits_label(limits: Iterable[RateLimit]) -> str:
-    """What people are shown of `rate_limit`."""
+    """The option `rate_limit` as people are shown it."""
     return ", ".join(map(limit_label, limits))
 
 
@@ -401,7 +401,7 @@ def limit_label(limit: RateLimit) -> str:
 
 
 def check_names(limits: Iterable[RateLimit]) -> None:
-    """Raises OptionError for two limits of one name, which are one limit, of which one is by key."""
+    """Raises OptionError if two limits have one name, which makes them one limit, and only one of them has `by=`."""
     named = dict[tuple[str, Any], RateLimit]()
     for limit in limits:
         if limit.name is not None:

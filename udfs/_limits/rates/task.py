@@ -22,7 +22,7 @@ CHANGED = 0.02  # of a pace; less is not worth a new timer
 
 
 def gates(limits: RateLimits, task: LimitedTask) -> list[Gate]:
-    """One for each limit by key, and one for all others, which is the last: its `wait` takes permits."""
+    """A gate for each limit by key, and a last gate for all other limits: its `wait` takes permits."""
     names, own = limits.own_names(task.own_function), task.own
     of_job = [] if task.link is None else [place for place, one in enumerate(limits) if one.scope is Scope.JOB]
     named = dict(zip(of_job, limits.named(task.function), strict=True)) if of_job else {}
@@ -75,8 +75,8 @@ def _learner(task: LimitedTask) -> Learner | None:
 class PermitGate(Gate):
     """`rate_limit`: `wait` takes the permits of an attempt that all other gates let begin.
 
-    The limits that are not by key are named by their places in `rate_limit`: of each the permits are the task's own, or
-    `shared` by all.
+    The limits that are not by key are named by their places in `rate_limit`. The permits of a limit are the task's own,
+    or `shared` by all tasks.
     """
 
     takes_permits = True
@@ -135,7 +135,7 @@ class PermitGate(Gate):
         self._credit_of[place].add(reserved - used, now)
 
     def _turns_away(self, number: int | None, places: Sequence[int]) -> None:
-        """Note which limit a call waits for; while permits are asked for it is the one that calls waited for before."""
+        """Note which limit a call waits for; while permits are asked for, the limit that was noted before stays."""
         for _, credit in self._credits:
             credit.is_wanted = True
         if number is not None:
@@ -145,7 +145,7 @@ class PermitGate(Gate):
 class LearningGate(PermitGate):
     """`rate_limit` with limits that are learned."""
 
-    # _paces: of each the permits that it has been given last
+    # _paces: the permits in a period that each limit was given last
 
     def __init__(
         self,
