@@ -39,16 +39,17 @@ class ResultStore:
 
     - An object travels to the executors, so it must pickle: set its configuration in `__init__`, and connect in `open`.
       Each task has its own, and opens it on the event loop that its calls run on. Each coroutine may run in another
-      asyncio task. Where functions of a chain share an object, each but the first has a `copy.copy` of it.
+      asyncio task. Where functions of a chain share an object, the first one opens it, and each other one opens a
+      `copy.copy` of it.
     - Lookups and writes may run at the same time.
-    - A key is 16 bytes, a value any bytes. A value comes back as it was put, or not at all; a store may lose any.
+    - A key is 16 bytes, a value any bytes. A value comes back as it was put, or not at all; a store may lose values.
     - The option `on_store_error` says what happens if a coroutine raises an error. No row is lost.
-    - Each may be cancelled at any `await`. The store must work after that.
+    - Each coroutine may be cancelled at any `await`. The store must work after that.
 
     Attributes:
         ttl: seconds for which a result counts; None: for ever.
         error_ttl: seconds for which an error counts that another attempt would not mend; None: errors are not stored.
-        key: a plain function of the arguments, whose result stands for them in the key; None: the arguments count.
+        key: a plain function of the arguments: its result takes their place in the key; None: the arguments count.
 
     >>> import time
     >>> class Dictionary(ResultStore):
@@ -83,7 +84,7 @@ class ResultStore:
 
         Args:
             max_bytes: how large its files may grow together, at least 16 MiB. When they are full, the older half of the
-                results is deleted at once. A result that is larger than a 32nd is not stored.
+                results is deleted at once. A result that is larger than 1/32 of `max_bytes` is not stored.
             ttl, error_ttl, key: the attributes.
 
         Raises:
@@ -111,7 +112,7 @@ class ResultStore:
 
         Args:
             path: a folder; it is made if it is not there, for its owner alone. `~` is the home of the program's user.
-            max_bytes: as in `executor`. Stores of one folder may differ in it: each begins files of its own size.
+            max_bytes: as in `executor`. The stores of one folder may differ in it: each begins files of its own size.
             ttl, error_ttl, key: the attributes.
 
         Raises:
@@ -135,7 +136,7 @@ class ResultStore:
 
         Args:
             url: such as `redis://:password@host:6379/0`, `rediss://...` or `unix://...`; never shown with its password.
-            prefix: what all keys begin with, before a colon.
+            prefix: the beginning of all keys, before a colon.
             ttl, error_ttl, key: the attributes. Redis itself deletes results that are too old.
 
         Raises:
@@ -258,7 +259,7 @@ class _BuiltInStore(ResultStore):
 
 
 def location_of(store: ResultStore | None) -> Location | None:
-    """Where one of the library's stores keeps results; None for a store of the user's."""
+    """The place where a store of the library keeps results; None for a store of the user's."""
     return store.location if isinstance(store, _BuiltInStore) else None
 
 
@@ -276,7 +277,7 @@ def store_label(store: ResultStore) -> str:
 
 
 def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
-    """The object that one operator of a task opens: the user's own if it is not `taken` by id, else a copy."""
+    """The store object that one operator of a task opens: the user's object, or a copy if its id is in `taken`."""
     if id(store) in taken or store.is_built_in:
         try:
             return copy.copy(store)
@@ -289,7 +290,7 @@ def of_task(store: ResultStore, taken: set[int]) -> ResultStore:
 
 
 def in_folder(store: ResultStore, folder: str) -> ResultStore:
-    """The same store; an executor's has a folder beside `folder` for each size."""
+    """The store; an executor's store as one in a folder beside `folder`, which has a folder for each `max_bytes`."""
     if not isinstance(store, _BuiltInStore):
         return store
     location: Any = store.location

@@ -31,10 +31,11 @@ class ResultKeys:
     Equal arguments have equal keys in all processes, on all hosts, with all versions of Python.
 
     Args:
-        version: of the function; another one where the function has changed.
-        key: a function of the arguments, whose result stands for them.
-        defaults: of parameters, which are arguments too.
-        names: of the parameters that are filled, unless these are the first ones: else `f(b=x)` would be `f(x)`.
+        version: the version of the function; it differs after the function has changed.
+        key: a function of the arguments: its result takes their place in the key.
+        defaults: the defaults of parameters, which are arguments too.
+        names: the names of the parameters that are filled, unless these are the first parameters: otherwise `f(b=x)`
+            and `f(x)` would have one key.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ResultKeys:
         self._key = key
 
     def of(self, arguments: Arguments) -> bytes:
-        """The key of a row, of a mapping with its names; AsyncUDFError for a value that has no canonical form."""
+        """The key of a row; a mapping counts with its names. AsyncUDFError for a value that has no canonical form."""
         if self._key is None:
             return self._made(canonical(arguments))
         # A mapping is one argument.
@@ -65,7 +66,7 @@ class ResultKeys:
         return self._made(canonical((self._key(*given),)))
 
     def of_many(self, rows: Sequence[Arguments], *, are_plain: bool = False) -> list[bytes]:
-        """The keys of many rows, cheaper than `of` for each; `are_plain`: as in `canonical_rows`."""
+        """The keys of many rows, at a lower cost than `of` for each row; `are_plain`: as in `canonical_rows`."""
         if self._key is not None:
             return [self.of(row) for row in rows]
         encoded = canonical_rows(rows, are_plain=are_plain)
@@ -76,7 +77,7 @@ class ResultKeys:
         return [*map(_digest, hashes)]
 
     def of_call(self, rows: Sequence[Arguments]) -> bytes:
-        """The key of the rows of one call together."""
+        """One key for all rows of a call."""
         return blake2b(b"".join(self.of_many(rows)), digest_size=KEY_BYTES).digest()
 
     def _made(self, encoded: bytes) -> bytes:
@@ -109,14 +110,14 @@ def _encoder() -> Callable[[Any], bytes]:
 
 
 def canonical(value: Any) -> bytes:
-    """The bytes of a value; equal for values that a function cannot tell apart, and for no others.
+    """The bytes of a value: equal for values that a function cannot tell apart, and for no other values.
 
     1, 1.0, True and "1" differ, as do 0.0 and -0.0; NULL is a value. Entries of a map have no order. A moment is the
-    same in each time zone, and differs from one without a zone. A list and a tuple are the same; a tuple with names,
+    same in each time zone, and differs from a time without a zone. A list and a tuple are the same; a tuple with names,
     such as a Row, differs. An instance of a subclass counts as an instance of its base class.
 
     Raises:
-        AsyncUDFError: a value of a class that is not known here, or one that is nested too deeply.
+        AsyncUDFError: a value of a class that is not known here, or that is nested too deeply.
     """
     try:
         if _is_plain(value):
@@ -134,9 +135,9 @@ def canonical(value: Any) -> bytes:
 
 
 def canonical_rows(rows: Sequence[Any], *, are_plain: bool = False) -> list[bytes]:
-    """The bytes of many rows, cheaper than `canonical` of each.
+    """The bytes of many rows, at a lower cost than a call of `canonical` for each row.
 
-    `are_plain`: they are known to be tuples of None, bool, int, float, str, bytes, and of lists of these at any depth.
+    `are_plain`: the rows are tuples of None, bool, int, float, str, bytes, and of lists of these types at any depth.
     """
     # All types are checked at once: row by row it would cost as much as to encode them.
     if are_plain or (
@@ -168,7 +169,7 @@ def _plain(value: Any) -> Any:
 
 
 def _form_of(value: Any) -> Callable[[Any], Any]:
-    """For subclasses, such as those of an enum, and for classes with the methods of a number or a mapping."""
+    """The form of a subclass, such as that of an enum, or of a class with the methods of a number or a mapping."""
     # Not for subclasses of moments: pandas' Timestamp has nanoseconds, and two that differ must not be one key.
     for base in (str, bytes, float, tuple, list, dict, decimal.Decimal):
         if isinstance(value, base):

@@ -1,12 +1,12 @@
-"""What runs have spent of a budget, kept beside the results of a function for the runs after them.
+"""Ledgers: what runs have spent of a budget, kept beside the results of a function for later runs.
 
-A ledger has entries of two kinds, as neither would do for both:
+A ledger has entries of two kinds:
 
-- Of an amount for the whole job: the total of each run, as the coordinator has said it. A total has what all tasks of
-  the run have spent, also those of functions without this store, and whichever task writes next mends what another one
-  could not write.
-- Of amounts for windows and keys: one number for each key, to which tasks add what they get and give back. Totals of
-  each run would be a number for each run and key, here and at the coordinator.
+- For an amount of the whole job: the total of each run, as the coordinator has told it. The total counts all tasks of
+  the run, also tasks of functions without this store. If a task cannot write the total, the next task that writes
+  makes up for it.
+- For amounts by window and key: one number for each key, to which tasks add what they get and give back. Totals of
+  runs would need a number for each run and key, here and at the coordinator.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ end
 
 
 class Window(NamedTuple):
-    """A span of time: its first second since 1970, the one after its last, and what people are shown."""
+    """A span of time, from `start` to before `end` in seconds since 1970; `name` is for people."""
 
     start: float
     end: float
@@ -62,7 +62,7 @@ class Window(NamedTuple):
         return self.name and f"{self.start:.17g}"
 
     def left(self, time: float) -> float | None:
-        """Seconds after which to ask for the next one, more than 0; None if it does not end."""
+        """Seconds after which to ask for the next window, more than 0; None if this window does not end."""
         return None if math.isinf(self.end) else max(MOMENT, self.end - time)
 
 
@@ -97,7 +97,7 @@ async def ledger_of(store: ResultStore | None, budget: str) -> AsyncIterator[Led
 
 
 class RedisLedger:
-    """A hash of the runs' totals; and one for each window, of its keys, which ends a day after its window."""
+    """A Redis hash with the totals of runs, and a hash with the keys of each window, kept a day after the window."""
 
     def __init__(self, client: Any, name: str) -> None:
         self._client, self._name = client, name
@@ -108,7 +108,7 @@ class RedisLedger:
         return sum(float(entry.split()[1]) for name, entry in entries.items() if name.decode() != run)
 
     async def write(self, run: str, number: int, amount: float) -> None:
-        """The total that this run has spent, or might spend; one with a higher number stays."""
+        """Write the total that this run has spent, or might spend; a total with a higher number stays."""
         await self._client.eval(WRITE, 1, self._name, run, number, f"{amount:.17g}")
 
     async def newest(self) -> float:
@@ -138,7 +138,7 @@ class RedisLedger:
 class FolderLedger:
     """A folder that all tasks of the host write: a small file with the total of each run, and a database of keys.
 
-    A new window ends those before it.
+    A new window deletes the windows before it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -186,7 +186,7 @@ class FolderLedger:
 
     @contextlib.contextmanager
     def _keys(self) -> Iterator[sqlite3.Connection]:
-        """A block that has the database, and whose changes count together."""
+        """A block with the database: its changes count together."""
         import sqlite3  # not every Python has it
 
         with locked(self._folder):  # SQLite's own locks are waited for by sleeping
@@ -209,7 +209,7 @@ def _start(window: Window) -> float:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """A block in which no other task of the host is with this folder, which is made if it is not there."""
+    """A block in which no other task of the host uses this folder; the folder is made if it is not there."""
     import fcntl  # there is none on Windows, and no disk store
 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

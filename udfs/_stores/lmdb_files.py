@@ -39,7 +39,7 @@ class RotatingFiles:
 
     Args:
         folder: it is made if it is not there.
-        max_bytes: of all files together.
+        max_bytes: the size of all files together.
 
     Raises:
         AsyncUDFError: the folder or a file is somebody else's, is damaged, or was open when this process was forked;
@@ -75,7 +75,7 @@ class RotatingFiles:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[bool]:
-        """A block that has the writer's lock if it is given True; else another task has it.
+        """A block that is given True if it has the writer's lock, and False if another task has the lock.
 
         The system takes the lock back from a process that is killed.
         """
@@ -168,7 +168,7 @@ def _remove(path: str) -> None:
 class LmdbFile:
     """One file of entries under keys. Its methods wait for nobody, as long as there is one writer at a time.
 
-    All processes that open it give the same size, the bytes that it may grow to.
+    All processes that open a file give the same size: the bytes that the file may grow to.
     """
 
     # _data, _lock: the same files, open to see how long they are. The lock file is closed after LMDB has closed it: the
@@ -298,9 +298,9 @@ _registry = threading.Lock()  # the chains of a notebook's tests run in threads;
 
 
 def _opened(path: str, size: int, *, create: bool = False) -> LmdbFile:
-    """A use of the file, to be closed. A process must not open an LMDB file twice, so its uses share one object.
+    """A use of the file; the caller closes it. A process must not open an LMDB file twice, so uses share one object.
 
-    Raises as `RotatingFiles`, and FileNotFoundError if it is not there, and not to be made.
+    Raises the errors of `RotatingFiles`, and FileNotFoundError if the file is not there and is not to be made.
     """
     folder, name = os.path.split(path)
     path = os.path.join(os.path.realpath(folder), name)

@@ -73,7 +73,7 @@ def _mappable(max_bytes: int) -> int:
 
 
 class LocalResults:
-    """The results in a folder that is open; the clock, seconds since the epoch, is that of all processes."""
+    """The results in an open folder; `clock` returns seconds since the epoch, which all processes share."""
 
     # An entry: when it ends (milliseconds since the epoch, 8 bytes), the value. A key in the younger file counts, and
     # not the one in the older: that may be one that was replaced or, with an end of 0, deleted.
@@ -198,7 +198,7 @@ class LocalResults:
         return self._hits, self._misses
 
     def _live(self, heads: Sequence[tuple[bytes, bytes]], younger: Sequence[LmdbFile]) -> int:
-        """How many of these entries count."""
+        """How many of these entries are not too old, and not replaced in a younger file."""
         soon = self._soon()
         live = [key for key, ends in heads if ends >= soon and key not in NO_RESULTS]
         for file in younger:
@@ -206,7 +206,7 @@ class LocalResults:
         return len(live)
 
     def _soon(self) -> bytes:
-        """The next millisecond: an entry that is less has ended."""
+        """The next millisecond, as bytes: an entry whose end sorts before it is too old."""
         return int(self._clock() * 1000 + 1).to_bytes(8, "big")
 
     def _ends(self, seconds: float) -> bytes:

@@ -26,7 +26,7 @@ TEXTS = {"username", "password", "client_name"}  # options of a URL that redis t
 
 @dataclasses.dataclass(frozen=True)
 class RedisServer:
-    """A server, and the prefix of the keys in it."""
+    """A server, and the prefix of all keys on it."""
 
     url: str = dataclasses.field(repr=False)  # it may have a password in it
     prefix: str

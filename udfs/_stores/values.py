@@ -40,7 +40,7 @@ _begins, _only_result = itemgetter(_CONTENT), itemgetter(slice(_CONTENT + 1, -_C
 class StoredFailure:
     """A row that failed for good: the name of the exception's class, its message, an HTTP status.
 
-    For jobs with `redact` the message without what may repeat an input, if it is another one.
+    In jobs with `redact`, a second message that repeats no input, if it differs from the first.
     """
 
     type: str
@@ -50,7 +50,7 @@ class StoredFailure:
 
 
 class SingleResults(Sequence[list[Any]]):
-    """The results of keys that have one each: lists of one, made when they are read."""
+    """The results of keys with one result each: a list of one result for each key, made when it is read."""
 
     def __init__(self, results: list[Any]) -> None:
         self.results = results
@@ -129,7 +129,7 @@ class ResultCodec:
         return sealed(_FAILURE + _stamp(self._clock()), key, self._encode(failure))
 
     def decode_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Decoded:
-        """What was encoded under each key; None for a value that is missing, too old, damaged or of something else."""
+        """The results under each key; None for a value that is missing, too old, damaged or of another program."""
         now = self._clock()
         # To compare whole values takes less time than to cut them up; what follows the head never begins with 255.
         since = _RESULTS + (_ALWAYS if self._ttl is None else _stamp(now - self._ttl)) + b"\xff"
@@ -148,7 +148,7 @@ class ResultCodec:
             return [self._one(key, value, since, failures_since) for key, value in zip(keys, values, strict=True)]
 
     def _decoded(self, keys: Sequence[bytes], values: Sequence[Any], since: bytes) -> Decoded:
-        """What was encoded, if all are whole results and young enough; else raises an error."""
+        """The decoded results, if all values are undamaged and young enough; else raises an error."""
         # All of them at once: a step of Python for each would cost as much as the rest.
         if self._is_single and (size := len(values[0])) <= _SHORT and {*map(len, values)} == {size}:
             return self._of_one_size(keys, values, size, since)
@@ -162,7 +162,7 @@ class ResultCodec:
         return SingleResults(found) if self._is_single else found
 
     def _of_one_size(self, keys: Sequence[bytes], values: Sequence[bytes], size: int, since: bytes) -> SingleResults:
-        """The same for single results of one size, such as numbers, with no step for each: byte by byte of all."""
+        """As `decode_many` for single results of one size, such as numbers: all values at once, byte by byte."""
         count, whole, pieces = len(values), b"".join(values), [b""] * (2 * len(values))
         pieces[::2], pieces[1::2] = keys, values
         # The CRC-32 of several pieces, if that of each alone is `_WHOLE`, depends on their sizes alone. Damage of one
@@ -182,7 +182,7 @@ class ResultCodec:
         return SingleResults(self._decode_array(contents))
 
     def _one(self, key: bytes, value: Any, since: bytes, failures_since: bytes) -> list[Any] | StoredFailure | None:
-        """What was encoded under a key; None for a value that is too old, damaged or of something else."""
+        """The results under a key; None for a value that is too old, damaged or of another program."""
         try:
             if crc32(value, crc32(key)) != _WHOLE:
                 value = _of_version_2(key, value)
@@ -202,7 +202,7 @@ class ResultCodec:
 
 @functools.lru_cache(_SHORT)
 def _piece(size: int) -> bytes:
-    """A key and a value of this size whose checksum is right."""
+    """A key and a value of `size` bytes, with a right checksum."""
     content = bytes(KEY_BYTES + size - _CHECK_BYTES)
     return content + crc32(content).to_bytes(_CHECK_BYTES, "little")
 
@@ -219,7 +219,7 @@ def sealed(head: bytes, key: bytes, content: bytes) -> bytes:
 
 
 def _of_version_2(key: bytes, value: bytes) -> bytes:
-    """A value of the version before as one of this one; ValueError for what is damaged, or no such value."""
+    """A value of format version 2 in the current format; ValueError for a damaged value, or a value of another kind."""
     check, rest = value[:8], value[8:]
     if check != blake2b(key + rest, digest_size=8).digest() or rest[:1] != b"\x02":
         raise ValueError
@@ -241,7 +241,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_decimals(value: Any) -> Any:
-    """The same with decimals for whole numbers of more than 64 bits: a declared decimal may be given as one."""
+    """A copy with decimals for whole numbers of more than 64 bits: a function may return an int for a decimal."""
     if isinstance(value, dict):
         return {_with_decimals(key): _with_decimals(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
