@@ -57,13 +57,13 @@ class Forecast:
     """The whole job.
 
     Attributes:
-        seconds: that it takes, its start included.
-        calls: that it makes.
-        attempts: of these, with retries and refused ones.
-        refused: attempts that the service refuses.
-        failures: rows that fail for good.
-        spent: by unit, what its calls cost.
-        limited_by: what its time depends on.
+        seconds: how long the job takes, with its start.
+        calls: how many calls the job makes.
+        attempts: how many attempts these calls make, with retries and refused attempts.
+        refused: how many attempts the service refuses.
+        failures: how many rows fail for good.
+        spent: by unit, what the calls cost.
+        limited_by: what the time depends on.
     """
 
     seconds: Estimate
@@ -76,7 +76,7 @@ class Forecast:
 
     @property
     def _figures(self) -> list[str]:
-        """The figures as people read them, the time first."""
+        """The figures as people are shown them, the time first."""
         found = [self.seconds.shown(seconds)]
         found += [f"{one.shown(amount_)} {one_line(unit)}" for unit, one in self.spent.items()]
         for one, what in ((self.failures, "failed rows"), (self.refused, "refused attempts")):
@@ -94,16 +94,16 @@ class TaskSample(NamedTuple):
     """What one task of the sample did."""
 
     records: Sequence[AttemptRecord]
-    rows: int  # that it read
-    answered: int  # of these without a call, by the store
-    failed: int  # of these for good
+    rows: int  # read by the task
+    answered: int  # rows that the store had a result for: they made no call
+    failed: int  # rows that failed for good
     errors: Mapping[str, int] = {}  # attempts that failed, by the type of the error
-    examples: Mapping[str, str] = {}  # a message for each of these
-    spent: Mapping[str, float] = {}  # of each budget with a name, by all runs and this one
+    examples: Mapping[str, str] = {}  # a message for each type
+    spent: Mapping[str, float] = {}  # by the name of a budget, what all runs have spent, with this one
 
 
 class SampleSize(NamedTuple):
-    """How a sample is called: in so many tasks, so many calls in each, so many of them in flight."""
+    """How a sample is made: how many tasks, calls in each task, and calls in flight in each task."""
 
     tasks: int
     calls: int
@@ -111,7 +111,7 @@ class SampleSize(NamedTuple):
 
     @classmethod
     def of(cls, options: Options, calls: int, slots: int) -> SampleSize:
-        """Of so many calls where so many tasks run at a time: as many in flight as they can keep busy for a while."""
+        """A sample of `calls` calls on `slots` slots, with as many in flight as stay busy for several rounds."""
         tasks = max(1, min(slots, calls // CALLS_OF_A_TASK))
         per_task = max(1, calls // tasks)
         in_flight = min(options.slots, per_task // ROUNDS, options.calls_of_job // tasks)
@@ -119,19 +119,19 @@ class SampleSize(NamedTuple):
 
     @staticmethod
     def calls_for(in_flight: int, tasks: int) -> int:
-        """Of how many calls a sample has so many in flight, in so many tasks."""
+        """How many calls a sample needs to have `in_flight` calls in flight, in `tasks` tasks."""
         return tasks * max(CALLS_OF_A_TASK, ROUNDS * math.ceil(in_flight / tasks))
 
 
 class Job(NamedTuple):
     """The job that is rehearsed."""
 
-    partitions: Sequence[int]  # rows that make a call, of each
+    partitions: Sequence[int]  # for each partition, how many rows make a call
     slots: int  # tasks that run at a time
-    called: float  # calls for each of these rows
+    called: float  # calls for each row that makes a call
     startup: float  # seconds, beside the calls
     unsure: tuple[float, float] = (1.0, 1.0)  # times `called`, at least and at most
-    commonest: Mapping[int, float] = {}  # by the places of limits by key, the share of the key that has most calls
+    commonest: Mapping[int, float] = {}  # by the place of a limit by key, the share of calls of its commonest key
 
     @property
     def calls(self) -> float:
@@ -139,12 +139,12 @@ class Job(NamedTuple):
 
     @property
     def running(self) -> int:
-        """Tasks that run at a time, as there are partitions for them."""
+        """How many tasks run at a time; no more than there are partitions."""
         return max(1, min(self.slots, len(self.partitions)))
 
     @property
     def longest(self) -> list[float]:
-        """The partitions of the slot that has most to do, in calls: Spark gives each free slot the next one."""
+        """The partitions, in calls, of the slot with the most calls: Spark gives each free slot the next partition."""
         free = [(0.0, number, list[float]()) for number in range(max(1, self.slots))]
         for rows in self.partitions:
             load, number, own = free[0]
@@ -159,11 +159,11 @@ class Job(NamedTuple):
 
 
 class Sample:
-    """The calls of a sample, in tasks with so many in flight.
+    """The calls of a sample.
 
     Attributes:
-        calls: in the order in which they began.
-        in_flight: how many were in flight, in all tasks.
+        calls: the calls in the order in which they began.
+        in_flight: how many calls were in flight, in all tasks.
     """
 
     def __init__(self, tasks: Sequence[TaskSample], in_flight: int) -> None:
@@ -174,7 +174,7 @@ class Sample:
 
     @property
     def steady(self) -> list[Call]:
-        """Calls that began after another one of their task had ended, if they are many: the first ones connect."""
+        """Calls that began after a call of their task had ended: the first calls connect. All calls if few are left."""
         found = []
         for calls in self._of_tasks:
             first = min((_end(call) for call in calls), default=math.inf)
@@ -183,24 +183,25 @@ class Sample:
 
     @property
     def latencies(self) -> list[float]:
-        """Of the attempts, in seconds, sorted."""
+        """The seconds of each attempt, sorted."""
         return sorted(one.seconds for call in self.steady for one in call)
 
     @property
     def work(self) -> list[float]:
-        """Seconds for which each call has a slot."""
+        """The seconds for which each call has a slot: the sum of its attempts."""
         return [math.fsum(one.seconds for one in call) for call in self.steady]
 
     @property
     def lives(self) -> list[float]:
-        """Seconds from the begin of each call to its end, the times between its attempts included; sorted."""
+        """The seconds from the begin of each call to its end, with the back-offs between its attempts; sorted."""
         return sorted(_end(call) - call[0].began for call in self.steady)
 
     @property
     def slot_seconds(self) -> tuple[float, int]:
-        """Seconds of a slot for each call, while none was free, and of how many calls: longer if calls wait for others.
+        """Seconds of a slot for each call while no slot was free, and the number of these calls.
 
-        By Little's law: what was in flight, by the calls that ended in a second.
+        By Little's law: calls in flight, divided by the calls that ended in a second. Longer than `work` if calls wait
+        for one another.
         """
         slots, ended = 0.0, 0
         for calls in self._of_tasks:
@@ -213,11 +214,17 @@ class Sample:
 
     @property
     def failed(self) -> list[Call]:
-        """Calls that no attempt was left for."""
+        """Calls whose last attempt failed."""
         return [call for call in self.calls if call[-1].has_failed]
 
     def failures(self, calls: float, rows: float, known: int, again: int) -> Estimate:
-        """Rows that fail for good; so many calls of the sample are among those of the job, which makes some again."""
+        """How many rows of the job fail for good.
+
+        Args:
+            calls, rows: of the job.
+            known: how many calls of the sample are also calls of the job.
+            again: how many failed calls of the sample the job makes again.
+        """
         # The rows of one call may all fail together, so they count as one.
         read, n = sum(task.rows for task in self._tasks), len(self.calls)
         seen = sum(task.failed for task in self._tasks) / max(1, read)
@@ -231,9 +238,9 @@ class Sample:
 
     @property
     def taken_by_the_service(self) -> float | None:
-        """Calls in a second that a service takes for long, at least; None if it has refused none.
+        """How many calls a second the service accepts in the long run, at least; None if it has refused no call.
 
-        Whenever it refuses a call it has nothing saved up: so this is what it has taken between two refusals.
+        When a service refuses a call it has no permits saved up: so the calls accepted between two refusals count.
         """
         attempts = [one for call in self.calls for one in call]
         refused = [one.began for one in attempts if one.is_refused]
@@ -261,11 +268,11 @@ def _end(call: Call) -> float:
 
 
 def total(values: Sequence[float], number: float, known: int = 0, unseen: float = 0.0) -> Estimate:
-    """The sum of so many values that are like these.
+    """The sum of `number` values, of which `values` are a sample.
 
     Args:
-        known: how many of them are these.
-        unseen: what a value may be, at most, that is as none of these; the largest one unless given.
+        known: how many of the `number` values are in the sample.
+        unseen: the most that a value outside of the sample may be; the largest of the sample unless given.
     """
     n, rest = len(values), max(0.0, number - known)
     mean, deviation = statistics.fmean(values), statistics.stdev(values) if n > 1 else 0.0
@@ -281,7 +288,7 @@ def total(values: Sequence[float], number: float, known: int = 0, unseen: float 
 
 
 def share_of(found: float, n: int) -> Estimate:
-    """The share of something of which a sample has so many (Wilson)."""
+    """The share in all calls of what is `found` among the `n` calls of a sample (Wilson score interval)."""
     square = Z * Z
     middle, half = (found + square / 2), Z * math.sqrt(max(0.0, found * (n - found) / n) + square / 4)
     low, high = (middle - half) / (n + square), (middle + half) / (n + square)
@@ -289,7 +296,7 @@ def share_of(found: float, n: int) -> Estimate:
 
 
 def quantile(ordered: Sequence[float], at: float) -> Estimate:
-    """A quantile of all values, by a sample in its order; at most the largest one of it."""
+    """A quantile of all values, by a sorted sample; at most the largest value of the sample."""
     n = len(ordered)
     spread = Z * math.sqrt(n * at * (1 - at))
     places = (at * n - spread - 0.5, at * (n - 1), at * n + spread + 0.5)
@@ -297,7 +304,7 @@ def quantile(ordered: Sequence[float], at: float) -> Estimate:
 
 
 def longest_of(ordered: Sequence[float], number: float) -> float:
-    """The largest of so many values that are like these, which are in their order: the mean of it."""
+    """The expected largest of `number` values, of which `ordered` is a sorted sample."""
     n = len(ordered)
     return math.fsum(one * ((i / n) ** number - ((i - 1) / n) ** number) for i, one in enumerate(ordered, 1))
 
@@ -373,7 +380,7 @@ class _Bound(NamedTuple):
 
 
 def _flow(options: Options, sample: Sample, job: Job) -> _Bound:
-    """As long as the calls take, with so many in flight."""
+    """How long the calls take with as many in flight as the options let."""
     parts, lives = job.longest, sample.lives
     in_flight = job.in_flight(options)
     each = max(1, in_flight // job.running)  # of a task
@@ -414,7 +421,7 @@ def variation(values: Sequence[float]) -> float:
 
 
 def _limits(options: Options, sample: Sample, job: Job) -> Iterator[_Bound]:
-    """As long as each limit takes until all attempts have begun."""
+    """For each limit, how long it takes until all attempts have begun."""
     for place, pace in paces_of(options):
         costs = [
             math.fsum(one.costs[place] * (one.seconds if pace.is_held else 1.0) for one in call)
@@ -431,10 +438,10 @@ def _limits(options: Options, sample: Sample, job: Job) -> Iterator[_Bound]:
 
 
 def paces_of(options: Options) -> list[tuple[int, Pace]]:
-    """How fast limits let calls begin, each with the place of what a call costs there."""
+    """The pace of each limit, with the limit's place among the costs of an attempt."""
     return [(first + pace.place, pace) for limit, first in limits_of(options) for pace in limit.paces]
 
 
 def cost_of(call: Call, unit: str) -> float:
-    """What a call did cost, with all its attempts."""
+    """The cost of a call, with all its attempts."""
     return math.fsum(one.spent.get(unit, 0.0) for one in call)

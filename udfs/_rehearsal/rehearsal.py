@@ -24,11 +24,11 @@ class Rehearsal:
     Attributes:
         function: the function's name.
         columns: the names of the columns that it reads.
-        rows: of the DataFrame.
-        sample: calls that were made.
-        sample_seconds: that they took, with the counting of the rows.
-        sample_spent: what they did cost, by unit.
-        latencies: of their attempts, in seconds, sorted.
+        rows: how many rows the DataFrame has.
+        sample: how many calls were made.
+        sample_seconds: how long they took, with the counting of the rows.
+        sample_spent: what they cost, by unit.
+        latencies: how long their attempts took, in seconds, sorted.
         as_is: the job with the options as they are.
         notes: what the sample did not show, and what ends the job before all rows have results.
     """
@@ -55,14 +55,14 @@ class Rehearsal:
 
     @property
     def _made(self) -> str:
-        """What the sample was."""
+        """The size, time and costs of the sample, as text."""
         spent = "".join(f", {amount_(cost)} {one_line(unit)}" for unit, cost in self.sample_spent.items())
         calls = f"{things(self.sample, 'call')} made of {things(self.rows, 'row')}"
         return f"{calls} ({seconds(self.sample_seconds)}{spent})"
 
     @property
     def _a_call(self) -> str:
-        """How long an attempt takes."""
+        """How long an attempt takes, as text."""
         found = {name: quantile(self.latencies, at) for name, at in QUANTILES.items() if self.latencies}
         return ", ".join(f"{one.shown(seconds)} {name}" for name, one in found.items())
 
@@ -75,7 +75,7 @@ class Rehearsal:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def report(self, path: str | Path) -> None:
-        """Write a page about it to an HTML file, in place of one that is there.
+        """Write a page about the rehearsal to an HTML file; a file that is there is replaced.
 
         Raises:
             OptionError: Jinja2 is not installed, or the file cannot be written.
