@@ -1,6 +1,6 @@
 """The files of a state, by Hadoop in the JVM of this process: where there is one, small files cost no Spark job.
 
-Each call of the JVM takes a while. So files on a disk of this machine, which the JVM is on too, are read without it.
+Each call of the JVM takes a while. So files on a disk of this machine, where the JVM runs too, are read without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HadoopFiles:
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> HadoopFiles | None:
-        """None over Spark Connect, and where nobody may use the JVM."""
+        """The file system of a path; None over Spark Connect, and where the JVM may not be used."""
         try:
             context: Any = session.sparkContext
             return cls(context._jvm, context._jsc.hadoopConfiguration(), path)
@@ -46,7 +46,7 @@ class HadoopFiles:
         return bool(self._files.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, but hidden files; nothing if it is not there."""
+        """The names in a folder without hidden files; empty if the folder is not there."""
         if self._is_local:
             with contextlib.suppress(OSError):  # Hadoop says what is wrong
                 return [name for name in os.listdir(_on_disk(folder)) if not name.startswith(".")]
@@ -71,7 +71,7 @@ class HadoopFiles:
 
     def write(self, folder: str, name: str, content: str) -> None:
         """Write a file, all of it or nothing."""
-        unfinished = f"{folder}/_{name}"  # which Spark does not read
+        unfinished = f"{folder}/_{name}"  # Spark does not read names with an underscore
         out = self._files.create(self._path(unfinished))
         try:
             out.write(bytearray(content.encode()))
@@ -90,7 +90,7 @@ def _on_disk(path: str) -> str:
 
 @contextlib.contextmanager
 def naming(path: str, what: str) -> Iterator[None]:
-    """Errors of Spark and of the storage name the state; those of Java have a long trace in their text."""
+    """A block in which errors of Spark and the storage name the state; the long traces of Java are cut off."""
     try:
         yield
     except AsyncUDFError:

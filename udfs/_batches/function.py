@@ -1,4 +1,4 @@
-"""`batch_function`: what is asked for a row, and what an answer means."""
+"""`batch_function`: makes the request of a row, and reads its answer."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class BatchFunction:
         return self.spec.function(*arguments, **named)
 
     def parse(self, answer: Any) -> Any:
-        """What an answer means."""
+        """The result that an answer stands for."""
         return answer if self._parse is None else self._parse(answer)
 
     def with_version(self, version: str | None) -> BatchFunction:
-        """A copy of another version; the function itself without one."""
+        """A copy with another version; the function itself if none is given."""
         if version is None:
             return self
         options = self.options.replace({"version": version})
@@ -81,15 +81,15 @@ def batch_function(
     version: str | None = None,
     redact: bool | None = None,
 ) -> BatchFunction | Callable[[Callable[..., Any]], BatchFunction]:
-    """Make a function for `submit` of one that makes a request, and of one that reads its answer.
+    """Make a function for `submit` from a function that makes a request and a function that reads the answer.
 
-    Both are plain functions: they call nobody. The request is what the `service` takes for a row, made of dicts, lists,
+    Both are plain functions and make no calls. The request is what the `service` takes for a row, made of dicts, lists,
     texts and numbers.
 
     Args:
         f: the function that makes the request of the row's arguments; None when used with parentheses. A parameter
             annotated `RuntimeContext` tells `last_error`, what was wrong with the answer before, and `attempt_number`.
-        returnType: of a result, as in `async_pandas_udf`; unless given, the annotation of `parse` says it.
+        returnType: the type of a result, as in `async_pandas_udf`; unless given, the annotation of `parse` says it.
         parse: a function from an answer to the result. If it raises, or the result does not fit the type, the row is
             submitted again. Without it the answer is the result.
         version: change it when the function changes; "1" unless given.
@@ -131,7 +131,7 @@ def batch_function(
 
 
 def _with_results_of(spec: FunctionSpec, parse: Any) -> FunctionSpec:
-    """The function with the type that `parse` declares: what it returns itself is the request."""
+    """The function with the type that `parse` declares, as the function itself returns the request."""
     hint = None if parse is None else without_none(function_hints(parse).get("return"))
     returns = unread = None
     if hint is not None and hint is not Any:
@@ -143,7 +143,7 @@ def _with_results_of(spec: FunctionSpec, parse: Any) -> FunctionSpec:
 
 
 def check_function(function: Any) -> BatchFunction:
-    """Raises OptionError for what `batch_function` has not made."""
+    """Raises OptionError unless `batch_function` has made the function."""
     if not isinstance(function, BatchFunction):
         raise OptionError(
             "submit takes a function made by batch_function, which says what is asked for a row and what an answer "

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 UNMADE = "unmade"  # the part of requests that could not be made; it has no job
-HALVES, REST = ("a", "b"), "r"  # at the end of the name of a piece; that of another part ends with a digit
+HALVES, REST = ("a", "b"), "r"  # at the end of the name of a piece; the name of any other part ends with a digit
 PIECES = (*HALVES, REST)
-MOST_RESTS = 8  # of rests; then of halves, whose failed requests the service may name
+MOST_RESTS = 8  # rests of rests; after that a part is halved, even if the service names the invalid requests
 REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
 SUBMITTED = "submitted"  # the kind of the event that says what was submitted
 OF_OWNERS = ("claim", "beat", "release")  # the kinds of events about the process that goes on
@@ -33,7 +33,7 @@ class Event:
     """What has happened; which fields count depends on `kind`."""
 
     at: float  # seconds since the epoch
-    owner: str  # who has written it
+    owner: str  # the process that has written the event
     kind: str
     attempt: int = 0
     part: str = ""
@@ -42,22 +42,22 @@ class Event:
     text: str = ""
     requests: int = 0
     weight: float = 0.0
-    costs: Sequence[float] = ()  # of each budget: reserved by a planned part, spent by a settled one
+    costs: Sequence[float] = ()  # by budget: reserved by a planned part, spent by a settled part
     ok: int = 0  # requests with a result
-    failed: int = 0  # without one for good
-    again: int = 0  # to be asked again
-    apart: int = 0  # in the pieces of the part
-    unparsed: int = 0  # whose answer `parse` could not read
-    unsettled: int = 0  # for which `settle` has raised; an example is in `text`
+    failed: int = 0  # requests without a result for good
+    again: int = 0  # requests to be asked again
+    apart: int = 0  # requests in the pieces of the part
+    unparsed: int = 0  # requests with an answer that `parse` could not read
+    unsettled: int = 0  # requests for which `settle` has raised; an example is in `text`
     reruns: int = 0  # how often Spark has begun the task before that has written the event
 
     def to_json(self) -> str:
-        """The event as a line of the journal, without what it has by default."""
+        """The event as a line of the journal, without fields that have their defaults."""
         return json.dumps({name: value for name, value in vars(self).items() if value != _DEFAULTS[name]})
 
     @classmethod
     def from_json(cls, line: str) -> Event:
-        """The event that a line of the journal has; ValueError or TypeError for one of a later version."""
+        """The event in a line of the journal; ValueError or TypeError for an event of a later version."""
         event = cls(**json.loads(line))
         if event.kind not in KINDS:
             raise ValueError(f"unknown kind {event.kind!r}")
@@ -68,7 +68,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Event)}
 
 
 class Part:
-    """How far a part is, by the events about it; `turn`: how often the service has refused it."""
+    """The state of a part, by its events; `turn`: how often the service has refused the part."""
 
     # Events are written on several hosts, whose clocks differ: nothing here depends on their order. What came out of
     # an intent has its turn, and a refusal begins the next turn.
@@ -78,7 +78,7 @@ class Part:
         self.id = planned.attempt, planned.part
         self.has_job = planned.part not in (UNMADE, REUSED)  # whether the service is asked for it at all
         self.requests, self.weight = planned.requests, planned.weight
-        self.planned_costs = planned.costs  # what is reserved for it, of each budget
+        self.planned_costs = planned.costs  # reserved for the part, by budget
         self._planned = planned
         self.intended_at = 0.0
         self._intents: Counter[int] = Counter()
@@ -119,37 +119,37 @@ class Part:
 
     @property
     def troubles(self) -> int:
-        """How often in this turn it could not be sent or, once it is sent, its job could not be fetched."""
+        """How often in this turn the part could not be sent or, once it is sent, its job could not be fetched."""
         return self._troubles["trouble" if self.turn in self._sent else "unclear", self.turn]
 
     @property
     def outcome(self) -> Event:
-        """Its counts and costs, once it is settled; before that what is planned."""
+        """The counts and costs of the settled part; before that, the planned ones."""
         return self._planned if self._settled is None else self._settled
 
     @property
     def is_piece(self) -> bool:
-        """Whether it is of a job that has failed."""
+        """Whether the part is a piece of a part with a failed job."""
         return self.has_job and self.name[-1] in PIECES
 
     @property
     def is_to_divide(self) -> bool:
-        """Whether it has requests that are apart, and no pieces yet."""
+        """Whether the part has requests that are apart, and no pieces yet."""
         return self.outcome.apart > 0 and not self._has_pieces
 
     @property
     def in_halves(self) -> bool:
-        """Whether its pieces are halves: it is not known which requests are invalid, or there are always more."""
+        """Whether the pieces are halves: the service did not name the invalid requests, or has named more too often."""
         return self.outcome.apart == self.requests or self.name.count(REST) >= MOST_RESTS
 
     @property
     def unknown_jobs(self) -> int:
-        """How many jobs of it may be at the service beside the one that is known."""
+        """How many jobs of the part the service may have beside the known job."""
         return self._reruns + sum(count - 1 for count in self._intents.values())
 
 
 class SubmissionProgress:
-    """How far a submission is by its journal."""
+    """The state of a submission, by its journal."""
 
     def __init__(self, events: Iterable[Event], *, can_find: bool) -> None:
         events = list(events)
@@ -160,7 +160,7 @@ class SubmissionProgress:
                 part.take(event)
         self._can_find = can_find
         self.parts = [parts[id_] for id_ in sorted(parts)]
-        # The last one that is planned as a whole; 0 before the first.
+        # The last attempt whose parts are all planned; 0 before the first.
         self.attempt = max((event.attempt for event in events if event.kind == "formed"), default=0)
         self.is_cancelled = any(event.kind == "cancelled" for event in events)
         self.counted = {event.text for event in events if event.kind == "counted"}  # waves of results
@@ -189,7 +189,7 @@ class SubmissionProgress:
 
     @property
     def unsettled(self) -> dict[str, int]:
-        """For how many requests `settle` has raised, by an error of each part."""
+        """How many requests `settle` has raised for, by an example of the error."""
         found = Counter[str]()
         for part in self.of("settled"):
             if part.outcome.unsettled:
@@ -198,15 +198,15 @@ class SubmissionProgress:
 
     @property
     def has_answers(self) -> bool:
-        """Whether the service has answered a request well."""
+        """Whether the service has given a result for any request."""
         return any(part.outcome.ok for part in self.of("settled") if part.has_job)
 
     def spent(self, budgets: int) -> list[float]:
-        """What was charged, of each budget."""
+        """What was charged, by budget."""
         return self._sum(budgets, self.of("settled"))
 
     def committed(self, budgets: int) -> list[float]:
-        """What was charged, and what jobs at work may cost yet."""
+        """What was charged and what jobs at work may still cost, by budget."""
         return self._sum(budgets, self.of("intent", "sent", "settled"))
 
     def _sum(self, budgets: int, parts: Iterable[Part]) -> list[float]:
@@ -220,5 +220,5 @@ class SubmissionProgress:
 
     @property
     def may_be_twice(self) -> int:
-        """How many jobs the service may have got once more than is known."""
+        """How many jobs the service may have received twice."""
         return 0 if self._can_find else sum(part.unknown_jobs for part in self.parts)

@@ -68,7 +68,7 @@ class JournalFiles:
             return list(itertools.chain.from_iterable((found | self._events).values()))
 
     def _wave(self, files: HadoopFiles, wave: str) -> Sequence[Event]:
-        """The events of a wave; one that is complete is never read again."""
+        """The events of a wave; a complete wave is never read again."""
         folder = f"{self._journal}/{wave}"
         if (line := files.read(f"{folder}/{LINE}")) is not None:
             lines, is_complete = [line], True
@@ -80,7 +80,7 @@ class JournalFiles:
         return events
 
     def _by_tasks(self, files: HadoopFiles, folder: str) -> tuple[list[str], bool]:
-        """The lines that Spark's tasks have written, and whether all of these have ended."""
+        """The lines that Spark's tasks have written, and whether all of these tasks have ended."""
         is_complete = DONE in files.names(folder)
         names = [name for name in files.names(folder) if not name.startswith(("_", "."))]  # those before DONE are there
         if not all(name.endswith(".txt") for name in names):  # a session may be set to compress them
@@ -112,7 +112,7 @@ class JournalFiles:
     # Checkpoints.
 
     def checkpoint(self) -> None:
-        """Write a checkpoint, if many waves are in none. Claims that were released are left out of it."""
+        """Write a checkpoint if many waves are in no checkpoint. Released claims are left out."""
         files, waves = self._files, sorted(name for name in self._events if name.startswith("wave="))
         if files is None or len(waves) - self._in_checkpoint < CHECKPOINT_AFTER:
             return

@@ -31,9 +31,9 @@ _PROCESS = uuid.uuid4().hex
 class Owner:
     """The right to go on with a submission, while the block runs; AsyncUDFError if another process has it.
 
-    A process writes its claim, and then looks for claims of others: if there is one, it takes its own back. So of two
-    processes at most one goes on, on any storage where what was written is seen by all who read later; nothing has to
-    be created atomically. A claim ends when it is released, when its process has ended (seen on the same machine), or
+    A process writes its claim, and then looks for claims of other processes: if there is one, it takes its own back. So
+    at most one of two processes goes on, on any storage where later readers see what was written; nothing has to be
+    created atomically. A claim ends when it is released, when its process has ended (seen on the same machine), or
     `CLAIM_LASTS` seconds after its last sign of life.
     """
 
@@ -116,7 +116,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """What tells one machine, and one container on it, from others: process ids mean the same in it. Empty: unknown."""
+    """Identifies a machine, and a container on it: process ids are unique in it. Empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -1,4 +1,4 @@
-"""`BatchService`: what asyncudf asks of a service that takes a job of many requests and has the answers later."""
+"""`BatchService`: the interface of a service that takes a job of many requests and has the answers later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .._errors.safe import safe_repr, type_name
 class NotAnsweredError(AsyncUDFError):
     """A request without an answer: its job expired, was cancelled or failed, or the service has left it out.
 
-    `fetch` gives one for a request of which the service says so. Such a request is submitted again.
+    `fetch` gives this error for a request that the service reports as not answered. It is submitted again.
     """
 
     is_damaged: bool = False  # there is an answer, which cannot be read: it may be whole when it is fetched once more
@@ -98,9 +98,9 @@ class BatchService(ABC):
     connect in the methods.
 
     Attributes:
-        max_requests: in one job.
-        max_bytes: that the bodies of a job may have together, as JSON in UTF-8; None: no bound.
-        max_queued: the weight that all jobs in progress may have together, such as tokens; None: no bound.
+        max_requests: the most requests in one job.
+        max_bytes: the most bytes of all bodies of a job, as JSON in UTF-8; None: no bound.
+        max_queued: the most weight of all jobs in progress, such as tokens; None: no bound.
         poll_every: seconds between two looks at the jobs.
 
     >>> class Uppercase(BatchService):
@@ -129,9 +129,10 @@ class BatchService(ABC):
         """Send a job, and return its id.
 
         Args:
-            requests: of the job.
-            key: of the job, at most 64 letters, digits and `-`. No other job has it. Store it with the job where the
-                service has a place for it (metadata, an idempotency key), so that `find` can tell whether it is there.
+            requests: the requests of the job.
+            key: the key of the job, at most 64 letters, digits and `-`. No other job has this key. Store it
+                with the job where the service has a place for it (metadata, an idempotency key), so that `find` can
+                tell whether it is there.
         """
 
     @abstractmethod
@@ -143,11 +144,11 @@ class BatchService(ABC):
         """The key of each request with its answer, or with an exception, in any order; called when the job is over.
 
         Answers are what JSON has: dicts, lists, texts, numbers, None. A key that the job does not have is ignored. Of
-        two pairs with the same key the first answer counts, and an exception only if there is no answer. If it raises,
-        it is called again, and what it gave before does not count.
+        two pairs with the same key the first answer counts, and an exception only if there is no answer. If `fetch`
+        raises, it is called again, and the pairs that it gave before do not count.
 
-        Of a job that has failed as a whole, an exception such as `http.error_for(400)` says that this request is
-        invalid: it is a dead letter, and the others are sent again without it.
+        For a job that has failed as a whole, an exception such as `http.error_for(400)` says that this request is
+        invalid: it becomes a dead letter, and the other requests are sent again without it.
         """
 
     @abstractmethod
@@ -173,7 +174,7 @@ class BatchService(ABC):
 
 
 def check_service(service: Any) -> BatchService:
-    """Raises OptionError for what is no service, and for bounds that cannot work."""
+    """Raises OptionError for an object that is no service, and for bounds that cannot work."""
     if not isinstance(service, BatchService):
         raise OptionError(f"service must be a BatchService, such as OpenAIBatches(), not {safe_repr(service)}")
     for name in ("max_requests", "max_bytes", "max_queued", "poll_every"):

@@ -2,15 +2,14 @@
 
     rows/               the input, and the key of each row's request
     parts/attempt=1/    the requests of an attempt, a folder for each part
-    pieces/attempt=1/   those of a job that has failed, in a folder for each part, and in it for each of its pieces
-    results/wave=.../   what came of requests, a file for each part
+    pieces/attempt=1/   requests of failed jobs, a folder for each part, with a folder for each piece of the part
+    results/wave=.../   outcomes of requests, a file for each part
     journal/wave=.../   events, lines of JSON; one of them says what was submitted
     checkpoints/        events of many waves in one file, to read them faster
 
 Spark's own reader and writer do everything, so the folder may be wherever Spark can write, also over Spark Connect.
-Nothing is changed once it counts: `rows` do from the event that they are submitted on, a part from the event that it is
-planned on, results from the event that their part is settled on. What a killed process has left before that is written
-anew.
+Nothing is changed once an event says that it counts: `rows` from the event "submitted" on, a part from "planned" on,
+results from "settled" on. What a killed process wrote before such an event is written anew.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ PARTS_AT_ONCE = 64  # in one Spark job
 UNION = "spark.sql.unionOutputPartitioning"
 THRESHOLD = "spark.speculation.task.duration.threshold"
 FILLED = 0.9  # of a part, by the number of requests: it is known to some percent
-KINDS = ("ok", "failed", "again", "apart")  # the first that a request has is what came of it
+KINDS = ("ok", "failed", "again", "apart")  # if a request has several, the first of these counts
 
 ERROR: spark.DataType = parsed_offline(f"struct<{','.join(f'{name}:{kind}' for name, kind in LETTER_FIELDS.items())}>")
 COSTS = spark.ArrayType(spark.DoubleType())
@@ -67,7 +66,7 @@ class StateFolder:
     path: str
     journal: JournalFiles  # of this path
     schema: spark.StructType = dataclasses.field(default_factory=spark.StructType)  # of the rows
-    positions: Sequence[int] = ()  # of the columns that are arguments
+    positions: Sequence[int] = ()  # of the columns that the function reads
     value: Any = None  # the type of a result
     budgets: int = 0
 
@@ -75,8 +74,9 @@ class StateFolder:
     def sends_one_by_one(self) -> bool:
         """Whether each part needs a Spark job of its own, or more than one job of the service may be sent twice.
 
-        Spark may run a task a second time while the first runs, but never that of a job of one task; or it lets nobody
-        have a task for each part. Raises OptionError if it runs any task a second time.
+        With speculation, Spark may run a task a second time while the first runs, but not the only task of a job.
+        Without it, parts need jobs of their own if the session does not allow a task for each part. Raises OptionError
+        if Spark may run even the only task of a job a second time.
         """
         if setting(self.session, "spark.speculation") != "true":
             with self._settings():
@@ -94,7 +94,7 @@ class StateFolder:
         return slots_of(self.session) or 4
 
     def check_free(self) -> None:
-        """Raises OptionError if somebody has files where a new state would write its own."""
+        """Raises OptionError if there are foreign files where a new state would write its own."""
         tables = ("journal", "checkpoints", "rows", "parts", "pieces", "results")
         with naming(self.path, "read"):
             there = [table for table in tables if self._is_there(table)]
@@ -135,7 +135,7 @@ class StateFolder:
         return _numbers(observed(seen)) if observes else self.figures(self.rows())
 
     def figures(self, keyed: DataFrame) -> dict[str, int]:
-        """The figures of rows that are not written."""
+        """The figures of rows, without writing them."""
         with self._settings():
             return _numbers(keyed.agg(*_figures(keyed)).collect()[0].asDict())
 
@@ -145,14 +145,14 @@ class StateFolder:
     # Parts.
 
     def look_up(self, task: LookupTask) -> list[Event]:
-        """Write the results that a store has; returns what is settled by them."""
+        """Write the results that a store has; returns the events of the parts that they settle."""
         with self._settings():
             found = self._first_requests().mapInArrow(task, self._result_schema())
             self._results.add(found, REUSED, again=True)
         return self.recount()
 
     def form(self, task: FormTask, number: int, *, but_results: bool) -> list[Event]:
-        """Write the about `number` requests of an attempt, in parts; returns the parts as planned."""
+        """Write the requests of an attempt, about `number`, in parts; returns the "planned" events."""
         requests = self._first_requests() if task.attempt == 1 else self._asked_again(task.attempt - 1)
         if but_results:
             requests = self._without_result(requests)
@@ -164,7 +164,7 @@ class StateFolder:
         return self._planned(task.attempt, place)
 
     def divide(self, attempt: int, part: str, *, in_halves: bool) -> list[Event]:
-        """Write the requests of a part that are apart, as the pieces of it; returns the pieces as planned."""
+        """Write the requests of a part that are apart, in pieces; returns the "planned" events of the pieces."""
         ended = self.results().where((sf.col("attempt") == attempt) & (sf.col("part") == part))
         ended = ended.where(sf.col("kind").isin("ok", "failed", "again")).select("key").distinct()
         rows = self._each_part(attempt, [part], self._part_schema().names).join(ended, "key", "left_anti")
@@ -189,12 +189,12 @@ class StateFolder:
         ]  # fmt: skip
 
     def send(self, parts: Sequence[str], task: SendTask) -> list[Event]:
-        """Send parts as jobs, a task for each; the events that it returns are in the journal."""
+        """Send parts as jobs, a task for each; returns the events, which are in the journal already."""
         wave = wave_name()
         frame = self._each_part(task.attempt, parts, ("part", "key", "body")).mapInArrow(task, LINES)
         with self._settings():
             frame.write.options(**AT_TASK_END).text(self.journal.place(wave))
-        # What is there, and not what Spark has seen of it: a task that was lost after its end has sent, too.
+        # All events in the files, not those of the tasks that Spark counts: a task lost after its end has sent, too.
         return self.journal.read_wave(wave)
 
     def poll(self, task: PollTask) -> list[Any]:
@@ -204,7 +204,10 @@ class StateFolder:
     # Results.
 
     def settle(self, attempt: int, task: SettleTask) -> tuple[list[Event], list[tuple[str, str]]]:
-        """Write what came of the requests of parts, a task for each; returns the parts as settled, and the troubles."""
+        """Write the outcomes of the requests of parts, a task for each part.
+
+        Returns the "settled" events, and the part and message of each trouble.
+        """
         frame = self._each_part(attempt, list(task.over), ("part", "key", "arguments", "error"))
         wave = wave_name()
         settled = self._add_results(frame.mapInArrow(task, self._result_schema()), wave)
@@ -215,7 +218,7 @@ class StateFolder:
         return [*self._settled(counted), *counted_events([wave])], troubles
 
     def result_waves(self) -> set[str]:
-        """The waves of results that are there, also those that a killed process has left."""
+        """The waves of results in the state, also the waves that a killed process has left."""
         place = self._at("results")
         if hadoop := self._hadoop:
             found = hadoop.names(place)
@@ -224,7 +227,7 @@ class StateFolder:
         return set(re.findall(rf"(?:^|/){WAVE}=([^/]+)", "\n".join(found), re.MULTILINE))
 
     def recount(self) -> list[Event]:
-        """What came of each part that has results."""
+        """The "settled" events of all parts that have results."""
         if not self._is_there("results"):
             return []
         # A request that was settled twice, or whose answer was read again, counts once.
@@ -254,7 +257,7 @@ class StateFolder:
         return self.session.createDataFrame([], schema) if rows is None else rows
 
     def final(self, kind: str) -> DataFrame:
-        """The `value` and `error` of each request that is done, and has this kind in the end."""
+        """The `value` and `error` of each request that is done, if its final kind is `kind`."""
         order = sf.struct(_rank("kind"), "attempt", "wave")
         ended = self.results().where(sf.col("kind").isin("ok", "failed")).groupBy("key")
         first = ended.agg(sf.min_by(sf.struct("kind", "value", "error"), order).alias("first"))
@@ -295,13 +298,13 @@ class StateFolder:
         return frame.join(self.results().where(sf.col("kind") == "ok").select("key").distinct(), "key", "left_anti")
 
     def _place(self, attempt: int, part: str) -> str:
-        """The folder that has the folder of a part."""
+        """The parent of the folder of a part."""
         if part.endswith(PIECES):
             return f"{self._at('pieces')}/attempt={attempt}/of={part[:-1]}"
         return f"{self._at('parts')}/attempt={attempt}"
 
     def _each_part(self, attempt: int, parts: Sequence[str], columns: Sequence[str]) -> DataFrame:
-        """The rows of parts, those of each in a partition of its own."""
+        """The rows of parts: a partition for each part."""
         schema = spark.StructType([field for field in self._part_schema().fields if field.name != "part"])
         frames = [
             self._load(f"{self._place(attempt, part)}/part={part}", schema)
@@ -348,7 +351,7 @@ class StateFolder:
         return read_files(self.session, place, "parquet", schema)
 
     def _add_results(self, frame: DataFrame, wave: str) -> DataFrame:
-        """Add a wave; returns its rows as they are there."""
+        """Add a wave of results; returns its rows as read from the state."""
         with self._settings():
             self._results.add(frame, wave)
         return self._results.wave(wave, self._result_schema())
@@ -397,7 +400,7 @@ class StateFolder:
 
 
 def counted_events(waves: Iterable[str]) -> list[Event]:
-    """What says that the events before have what these waves of results have."""
+    """Events that say that earlier events count the results of these waves."""
     return [Event(0.0, "", "counted", text=wave) for wave in sorted(waves)]
 
 

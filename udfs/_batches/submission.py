@@ -84,7 +84,7 @@ class SubmissionStatus:
         jobs: how many jobs are in each state: "unsent", "queued", "working", "over", "settled", or "unknown" where the
             service does not answer.
         attempt: of the requests that are at work.
-        spent: what was charged, by unit of the budgets; of two of one unit such as `USD of "month"`.
+        spent: what was charged, by unit; where two budgets have one unit, by a name such as `USD of "month"`.
         unsettled: how many answers were charged with what was reserved for them, as `settle` has raised; by an error
             of each job.
         may_be_twice: jobs that the service may have got twice because a process died: it cannot say.
@@ -153,11 +153,11 @@ def submit(
             begins at the working directory of this process; `Submission.state` is the whole path.
         budget: a `Budget`, or a list of them, with `reserve`: requests are only sent as far as what they may cost is
             left. `settle` gets the arguments and the answer, as the service gives it.
-        store: a `ResultStore`: requests that it has the results of are not sent, and it gets the results.
+        store: a `ResultStore`: requests with a result in it are not sent, and new results are put into it.
         attempts: how often a request may be sent, if its job expires or is cancelled, if the service cannot answer it
             now, or if its answer is none that `parse` can read. Where the call goes on with a state, that of the first
             call counts.
-        version: of the function, in place of its own.
+        version: replaces the function's own version.
         timeout: seconds after which an `AsyncTimeoutError` says what was not taken yet.
 
     Raises:
@@ -238,7 +238,7 @@ class Submission:
         budget: Budget | Sequence[Budget] | None = None,
         store: ResultStore | None = None,
     ) -> Submission:
-        """The submission of a state. The function, the service and the budgets are those that it was submitted with.
+        """The submission of a state, by default with the function, service and budgets that it was submitted with.
 
         Args:
             state: the folder.
@@ -283,8 +283,8 @@ class Submission:
         """Fetch what is over and submit again what has to be, until each row has a result or is a dead letter.
 
         Args:
-            timeout: seconds after which to look for the last time; 0 for one look; None: none.
-            poll_every: seconds between two looks at the jobs; those of the service unless given.
+            timeout: seconds after which to look for the last time; 0 for one look; None for no limit.
+            poll_every: seconds between two looks at the jobs; the service's `poll_every` unless given.
             progress: print a line to the error stream when something has changed.
 
         Returns:
@@ -322,7 +322,7 @@ class Submission:
         return self._named("ok", results, [field.name for field in fields])
 
     def dead_letters(self, partial: bool = False) -> DataFrame:
-        """The columns of the input and `error`, of the rows without a result: as `collect`, which has all others."""
+        """The rows without a result, as `collect` has all others: the columns of the input, and `error`."""
         self._look(partial)
         return self._named("failed", [sf.col("error")], ["error"])
 
@@ -363,7 +363,7 @@ class Submission:
     def _until(
         self, writer: Writer, span: float | None, every: float | None, *, for_all: bool, shows: bool = False
     ) -> SubmissionStatus:
-        """Rounds until all is done or, without `for_all`, taken by the service."""
+        """Run rounds until all is done or, without `for_all`, until the service has taken all."""
         end, said = None if span is None else time.monotonic() + span, ""
         while True:
             writer.round()
@@ -464,7 +464,7 @@ class _Declared:
         }
 
     def submitted(self, folder: StateFolder, manifest: Mapping[str, Any], store: Any) -> tuple[StateFolder, Submitted]:
-        """The submission that a manifest tells of, and its folder; FunctionError for what Spark cannot have."""
+        """The submission that a manifest describes, and its folder; FunctionError for a type that Spark lacks."""
         schema, positions = _schema(manifest), manifest["positions"]
         plan, value = self._planned(schema, positions, store)
         check_function_picklable(f"parse of {plan.spec.name}", self.function.parse)
@@ -499,7 +499,7 @@ class _Declared:
             )
 
     def pickled(self) -> dict[str, str]:
-        """What `open` needs, each as a text: what is given to it need not be loaded."""
+        """Each object that `open` needs, pickled as a text. `open` does not load an object that it is given."""
         parts = {"function": self.function, "service": self.service, "budget": self.budgets}
         return {name: base64.b64encode(_dumps(part)).decode() for name, part in parts.items()}
 
@@ -556,7 +556,7 @@ def _folder(session: SparkSession, state: Any) -> StateFolder:
 
 
 def _absolute(session: SparkSession, path: str) -> str:
-    """The same folder also after `os.chdir`: that of now, unless the path begins elsewhere than in this process."""
+    """An absolute path, so that the folder stays the same after `os.chdir`; as it is if another process resolves it."""
     if re.match(r"/|\\|[\w+.-]+:", path):
         return path
     if files := HadoopFiles.of(session, path):

@@ -44,7 +44,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclasses.dataclass(frozen=True)
 class Task(Travelling):
-    """What all tasks know; `declared`: the Arrow types of the arguments."""
+    """The base of all tasks; `declared`: the Arrow types of the arguments."""
 
     work: Work
     declared: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Task(Travelling):
         return self.rows(column.flatten())
 
     def rows(self, columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
-        """The arguments in these columns, row by row; UnreadableError if there are some that no key can be made of."""
+        """The arguments in these columns, row by row; UnreadableError if no key can be made of some."""
         rows, errors = rows_of(self.work.name, columns, None, self.declared)
         for error in errors.values():
             raise error
@@ -88,7 +88,7 @@ RESULTS = ("attempt", "part", "key", "kind", "value", "error", "unparsed", "cost
 
 
 def _some(rows: Iterator[Any], weigh: Callable[[Any], int]) -> Iterator[Any]:
-    """The next rows, as many as one Arrow batch takes."""
+    """The next rows, as many as fit into one Arrow batch."""
     size = 0
     for row in islice(rows, ROWS_AT_ONCE):
         yield row
@@ -98,7 +98,7 @@ def _some(rows: Iterator[Any], weigh: Callable[[Any], int]) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class KeyTask(Task):
-    """Adds the key of the arguments, the columns at these positions, to each row."""
+    """Adds to each row the key of its arguments: the columns at these positions."""
 
     positions: tuple[int, ...] = ()
 
@@ -112,7 +112,7 @@ class KeyTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class LookupTask(Task):
-    """The results of the requests that a store has; columns `key` and `arguments`."""
+    """Gives the results that a store has for requests; columns `key` and `arguments`."""
 
     store: ResultStore | None = None
 
@@ -143,7 +143,7 @@ async def _stored(store: Any, items: Mapping[bytes, bytes]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FormTask(Task):
-    """Makes the requests of an attempt; columns `key`, `arguments` and `error`, of the attempt before."""
+    """Makes the requests of an attempt; columns `key`, `arguments`, and the `error` of the attempt before."""
 
     attempt: int = 1
 
@@ -281,7 +281,7 @@ class SettleTask(Task):
             yield from self.results(over.attempt, part, results)
 
     def _kept(self, results: Iterator[tuple[str, Result]]) -> Iterator[tuple[str, Result]]:
-        """The same; good results are put into the store."""
+        """Pass on all results, and put the good ones into the store."""
         if self.store is None:
             yield from results
             return

@@ -55,11 +55,11 @@ class Work:
         return self.plan.options.redacted
 
     def reservations(self) -> list[Callable[..., float]]:
-        """Functions of a row's arguments: what its request may cost at most, of each budget."""
+        """For each budget, a function of a row's arguments that gives the most that its request may cost."""
         return [_reservation(budget, self.plan.spec) for budget in self.budgets]
 
     def job_key(self, attempt: int, part: str, turn: int) -> str:
-        """The key of a job: the same in each process that sends it."""
+        """The key of a job: the same in each process that sends the job."""
         return f"{self.id}-{attempt}-{part}-{turn}"
 
 
@@ -75,7 +75,7 @@ def _reservation(budget: Budget, spec: FunctionSpec) -> Callable[..., float]:
 
 
 class PartRow(NamedTuple):
-    """A request and the part that it is in; with an `error` it could not be made."""
+    """A request and its part; `error` says why the request could not be made."""
 
     part: str
     body: str | None
@@ -100,7 +100,7 @@ class Requests:
         self._reservations = work.reservations()
 
     def row(self, arguments: Sequence[Any], before: Record | None) -> PartRow:
-        """The request for a row's arguments, or why there is none; AsyncUDFError for an error that is no row's.
+        """The request for a row's arguments, or why there is none; AsyncUDFError for an error of the task.
 
         `before`: the error of the attempt before.
         """
@@ -156,13 +156,13 @@ def sent(
     may_be_there: bool,
     reruns: int,
 ) -> Event:
-    """Send a part as a job, and say in an event what has come of it.
+    """Send a part as a job; returns an event with the outcome.
 
-    It is "sent", "refused", which says that the service has not taken it, or "unclear". `weight` has the seconds after
-    which to try again; it is 0 with an error that waiting does not mend, which is in `text`.
+    The event is "sent", "refused" (the service has not taken the job), or "unclear". Its `weight` has the seconds after
+    which to try again. If waiting does not help, `weight` is 0, and the error is in `text`.
 
     Args:
-        may_be_there: whether a process may have sent it before.
+        may_be_there: whether a process may have sent the job before.
         reruns: how often Spark has begun this task before.
     """
     event = Event(time.time(), "", "sent", attempt, part, turn, reruns=reruns)
@@ -197,13 +197,13 @@ def _not_sent(error: BaseException) -> dict[str, Any]:
 
 
 class Result(NamedTuple):
-    """What has come of a request in one attempt.
+    """The outcome of a request in one attempt.
 
     Attributes:
         kind: "ok", "failed" for good, "again" (in the next attempt), "apart" (in a smaller job of this attempt), or
             "trouble": this is no request, but says why the job was not fetched.
         answer: as JSON, where it has such a form.
-        unsettled: what `settle` has raised: the costs are those that were reserved.
+        unsettled: what `settle` has raised; `costs` are the reserved costs then.
     """
 
     kind: str
@@ -242,7 +242,7 @@ class OverJob:
 def settled(
     work: Work, over: OverJob, requests: Mapping[Key, tuple[Sequence[Any], Record | None]]
 ) -> Iterator[tuple[Key, Result]]:
-    """What has come of each request of a part, each exactly once; or one "trouble" under the key ""."""
+    """The outcome of each request of a part, exactly once; or one "trouble" under the key ""."""
     costs = _Costs(work)
     with tempfile.TemporaryFile() as spool:
         # Nothing is given before everything is fetched: a file of results is either that of a whole job, or not there.
@@ -270,10 +270,10 @@ def settled(
 
 
 def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Costs, spool: Any) -> dict[Key, int]:
-    """Write the answers to a file, or results in place of exceptions; returns where that of each request is."""
+    """Write answers, and results in place of exceptions, to a file; returns the position for each request."""
     places, answered, strangers = dict[Key, int](), set[Key](), list[Any]()
     for key, answer in _pairs(work.service, over.job):
-        if not isinstance(key, str) or key not in requests:  # the service may have some of others
+        if not isinstance(key, str) or key not in requests:  # the service may have keys of other jobs
             strangers = strangers or [key]
             continue
         is_error = isinstance(answer, BaseException)
@@ -303,7 +303,7 @@ def _fetched(work: Work, over: OverJob, requests: Mapping[Key, Any], costs: _Cos
 
 
 def _pairs(service: BatchService, job: str) -> Iterator[tuple[Any, Any]]:
-    """What `fetch` gives; ResultError for what are no pairs."""
+    """The pairs that `fetch` gives; ResultError for anything else."""
     found: Any = service.fetch(job)
     must = f"fetch of {type(service).__name__} must give pairs of a request's key and its answer"
     if not isinstance(found, Iterable):
@@ -318,7 +318,7 @@ def _pairs(service: BatchService, job: str) -> Iterator[tuple[Any, Any]]:
 def _failed(
     work: Work, over: OverJob, arguments: Sequence[Any], costs: _Costs, error: BaseException, number: int
 ) -> Result:
-    """What has come of a request that the service has an error for; its job has this number of requests."""
+    """The outcome of a request for which the service has an error; its job has `number` requests."""
     failure = Failure(error)
     # A quota that is used up is the account's: the job of the next attempt is not taken, and `wait` says why.
     is_unanswered = issubclass(type(error), NotAnsweredError) or failure.answer.quota is not None
@@ -352,13 +352,13 @@ def _result(
 
 
 def _unread(work: Work, over: OverJob, costs: Sequence[float], error: Exception) -> Result:
-    """That of an answer that is no JSON, and cannot be kept until the whole job is fetched."""
+    """The outcome of a request with an answer that is no JSON, and so cannot be kept until the job is fetched."""
     unread = ResultError(f"fetch of {type(work.service).__name__} gave an answer that is no JSON: {error_text(error)}")
     return Result(over.next, None, dead_letter(work, unread, over.attempt), True, costs, None)
 
 
 class _Costs:
-    """What a request did cost, of each budget; what was reserved, where nobody says it."""
+    """The costs of requests, by budget; the reserved costs if no `settle` tells them."""
 
     def __init__(self, work: Work) -> None:
         self._reservations, self._work = work.reservations(), work
@@ -369,7 +369,7 @@ class _Costs:
         return [reserved(*arguments) for reserved in self._reservations]
 
     def of(self, arguments: Sequence[Any], outcome: Any) -> tuple[list[float], str | None]:
-        """Also what `settle` has raised for a result; FatalError if it gives what is no cost."""
+        """The costs, and what `settle` has raised for a result; FatalError if `settle` returns no cost."""
         costs, unsettled, work = self.reserved(arguments), None, self._work
         for place, budget in enumerate(self._budgets):
             if budget.settle is None:

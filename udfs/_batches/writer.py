@@ -44,7 +44,7 @@ PartId = tuple[int, str]
 
 @dataclasses.dataclass(frozen=True)
 class Submitted:
-    """What was submitted, as all who read or write the state know it: about so many distinct requests."""
+    """What was submitted; `requests`: about how many distinct requests it has."""
 
     folder: StateFolder
     work: Work
@@ -224,7 +224,7 @@ class Writer:
             self._send_at = max(self._send_at, time.monotonic() + pause)
 
     def _trouble(self, id_: PartId, text: str) -> int:
-        """Returns the number of the try, after the last of which this raises AsyncUDFError."""
+        """Log a failed try of a part; returns its number. Raises AsyncUDFError after the last try."""
         logger.warning("part %s of attempt %d %s", id_[1], id_[0], text)
         tries = next(part.troubles for part in self.progress.parts if part.id == id_) % TRIES
         if tries == 0:
@@ -284,10 +284,10 @@ class Writer:
                 self._trouble(parts[name].id, f"cannot be fetched: {text}")
 
     def _to_divide(self, failed: Sequence[tuple[Part, OverJob]], *, works: bool, is_waiting: bool) -> list[OverJob]:
-        """Those of the failed jobs whose requests are divided, or are dead letters; the others stay as they are.
+        """The failed jobs to settle now: their requests are divided, or become dead letters. The other jobs wait.
 
-        While no job `works`, the cause may be the account: then one job is divided at a time, and no request is a dead
-        letter.
+        While no job `works`, the cause may be the account: then one job is divided at a time, and no request becomes a
+        dead letter.
         """
         if works or self.progress.is_cancelled or self._submitted.requests < FEW_REQUESTS:
             return [one for _, one in failed]
@@ -336,13 +336,13 @@ class Writer:
         return OverJob(part.attempt, part.name, part.job, state, answers, error, is_last, left)
 
     def _add_settled(self, events: Sequence[Event]) -> None:
-        """Add which parts are settled, those of which each request has a result, and what was counted for that."""
+        """Add the "settled" events of parts whose requests all have an outcome, and the "counted" events."""
         requests = {part.id: part.requests for part in self.progress.parts}
         whole = [event for event in events if requests.get((event.attempt, event.part)) == event.requests]
         self._add([*whole, *(event for event in events if event.kind == "counted")])
 
     def _reconcile(self) -> None:
-        """Take up what a killed process has done last, and read answers again if they are to be."""
+        """Take up what a killed process did last, and read answers again if `parse` was replaced."""
         self._is_fresh = False
         self._folder.checkpoint()
         if self.progress.attempt == 0:
