@@ -13,12 +13,12 @@ from .row import NO_TROUBLE, Row
 
 
 class Attempt:
-    """One call of the function, from when it is formed until it is decided what its rows come to."""
+    """One call of the function, from when it is formed until the outcomes of its rows are decided."""
 
     # An attempt may end by its coroutine, its ResultFuture, its own limit, or the deadlines of its rows, or by several
     # of them. The first counts: it takes the attempt out of its slot, so that later ones find none.
     #
-    # A row whose deadline comes leaves the attempt: it is the attempt of those of `rows` whose `attempt` it is.
+    # A row whose deadline comes leaves the attempt. The rows left are those of `rows` whose `attempt` is this one.
 
     __slots__ = (
         "asks_for", "began", "costs", "counts_for_breaker", "has_asked", "keys", "left", "may_be_joined", "number",
@@ -31,15 +31,15 @@ class Attempt:
         self.slot: Any = None  # in which it runs
         self.began = 0.0  # when it was let begin
         self.left = 0  # how many of its rows have left it
-        self.ticket = 0  # that the circuit breaker has given it
-        self.number = 1  # the most attempts that one of its rows had, with this one
+        self.ticket = 0  # from the circuit breaker
+        self.number = 1  # the most attempts of any of its rows, with this one
         self.has_asked = False  # whether the limits have let it begin, and are told when it ends
         self.counts_for_breaker = True  # whether a failure says something about the service
-        # In permits of each rate limit, and then of each budget; None: not asked yet.
+        # The permits of each rate limit, then the amount of each budget; None: not asked yet.
         self.costs: Sequence[float] | None = None
-        self.keys: Sequence[Key | None] = ()  # for each of these, None where it is not by key; empty if none is
+        self.keys: Sequence[Key | None] = ()  # for each cost, None if its limit is not by key; empty if no limit is
         self.asks_for: LimitKey | None = None  # the key for which it asks once more, having been set aside
-        self.reserved: Sequence[float] | None = None  # of the costs, until it is known what it did cost, or None
+        self.reserved: Sequence[float] | None = None  # the reserved costs until they are settled; None: nothing is
         self.state: AttemptState | None = None  # what the function can ask for; None if it cannot
 
     @property
@@ -48,7 +48,7 @@ class Attempt:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what it did cost has to be counted at its end."""
+        """Whether the cost of the attempt has to be counted when it ends."""
         return self.reserved is not None or (self.state is not None and self.state.spent is not None)
 
     @property
@@ -58,7 +58,7 @@ class Attempt:
 
     @property
     def element(self) -> StreamRecord:
-        """What the context of the function shows: its row, or one with the arguments of all its rows."""
+        """What the function's context shows: the row, or one record with the arguments of all rows."""
         rows = self.rows
         return rows[0].element if len(rows) == 1 else StreamRecord(tuple(self.values))  # type: ignore[return-value]
 

@@ -19,11 +19,11 @@ TIMERS_EARLY = 0.002  # seconds, at most: uvloop counts whole milliseconds
 class Backlog:
     """Attempts in the order in which they begin, before rows that come now.
 
-    `may_go_on` says whether a row still needs an attempt; one that is late has its answer then.
+    `may_go_on` says whether a row still needs an attempt; it ends a row that is late.
     """
 
-    # Rows of attempts that are `ready` were READY when they were put there: one that is late since is not, and is left
-    # out. A row is there once while it is READY.
+    # Rows of attempts in `ready` were READY when they were put there. A row that is late since then is not READY any
+    # more, and is left out. A READY row is there once.
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Backlog:
 
     @property
     def has_new(self) -> bool:
-        """Whether the rows of the next attempt had none yet."""
+        """Whether the next attempt is the first attempt of its rows."""
         return bool(self.ready) and not self.ready[0].rows[0].attempts
 
     def put(self, attempt: Attempt) -> None:
@@ -94,14 +94,14 @@ class Backlog:
                 return
 
     def withdraw(self, attempt: Attempt) -> None:
-        """An attempt is not to begin any more: others may have what the limits have let it have."""
+        """An attempt is not to begin any more: give back what the limits hold for it."""
         if attempt.keys:
             self._gatekeeper.withdrawn(attempt)
             self.aside.leaves(attempt)
             self.aside.ended(attempt)
 
     def back_off(self, rows: Sequence[Row], seconds: float, *, as_one: bool) -> None:
-        """Let rows be ready after so many seconds, before their deadlines: `as_one` attempt, or each for itself."""
+        """Let rows be ready after so many seconds, before their deadlines: in one attempt `as_one`, else one each."""
         for row in rows:
             row.move(RowState.BACKING_OFF)
         self._backing_off.update(rows)
@@ -136,7 +136,7 @@ class Backlog:
         return self._operator.counters.clock() < end and (row.deadline is None or end < row.deadline)
 
     def next(self) -> Attempt | None:
-        """The next attempt, without the rows that need none any more."""
+        """The next attempt, without rows that need no attempt any more."""
         while self.ready:
             attempt = self.ready.popleft()
             rows = [row for row in attempt.rows if self._may_go_on(row)]
@@ -150,7 +150,7 @@ class Backlog:
         return None
 
     def _joined(self, rows: Sequence[Row]) -> list[Row]:
-        """These rows, and those behind them that may join, as many as one call takes."""
+        """These rows, and the next rows that may join them, as many as one call takes."""
         joined, weight, bounds = list[Row](), 0.0, self._bounds
         while rows:
             (row,) = rows

@@ -1,4 +1,4 @@
-"""Counts the calls of an operator."""
+"""Counts the calls, attempts and rows of an operator."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ LONGEST_CAUSE = 150  # characters
 class OperatorCounts:
     # Most of what is counted follows from the length of a list of latencies, see TaskCounters.
     #
-    # Of rows that are called together for the first time one counts as the call, with its time from the first attempt
-    # to its results. The time of an attempt has to be counted once: `joint_seconds` makes up for an attempt of which
-    # several rows count, or none.
+    # When rows are called together for the first time, one counts as the call (`Row.counts`), with the time from the
+    # first attempt to its results. The time of an attempt has to be counted once: `joint_seconds` makes up for an
+    # attempt with several such rows, or with none.
 
     def __init__(self, counters: TaskCounters, *, redacted: bool) -> None:
         self._counters = counters
         self._redacted = redacted
 
     def starts_again(self, rows: Sequence[Row]) -> None:
-        """An attempt of these rows has begun that is not their first, which is counted with their call."""
+        """Another attempt of these rows has begun; their first attempt was counted with their call."""
         self._counters.totals.attempts += 1
         for row in rows:
             self._counters.totals.retried_rows += row.attempts == 2
 
     def unpark(self, row: Row) -> None:
-        """The time until now was not the service's, however long the row has waited for another attempt."""
+        """Another attempt of the row begins, or the row ends: its time since the last attempt was idle."""
         if (trouble := row.trouble).parked is not None:
             if row.started is not None:  # after an outage its time begins anew
                 trouble.idle += self._counters.clock() - trouble.parked
             trouble.parked = None
 
     def ends_for_many(self, attempt: Attempt, now: float) -> None:
-        """An attempt ends that is not that of one call; its rows still have it."""
+        """An attempt ends that is not the attempt of exactly one call; `row.attempt` of its rows is still set."""
         self._counters.totals.joint_seconds += _joint_seconds(attempt, now)
 
     def leaves(self, attempt: Attempt, row: Row, *, is_last: bool) -> None:
@@ -53,7 +53,7 @@ class OperatorCounts:
         self._counters.totals.joint_seconds += (is_last - row.counts) * (self._counters.clock() - attempt.began)
 
     def renewed(self, row: Row) -> None:
-        """The time of a row begins anew with its next attempt: that of its attempts so far is counted now."""
+        """The time of a row begins anew with its next attempt: count the time of its attempts so far."""
         if row.attempts and row.counts and row.started is not None:
             self._counters.totals.joint_seconds += _seconds_of(row, self._counters.clock())
             row.trouble.idle = 0.0
@@ -63,19 +63,19 @@ class OperatorCounts:
         self._counters.totals.note_error(type_name(failure.error), message, failure.answer.status)
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """The rows of an attempt have failed so: it counts once, with the error of most of them."""
+        """The rows of an attempt have failed: count one failure, with the most common error."""
         usual = usual_error([one.error for one in failures], len(failures))
         self.failure(next(one for one in failures if one.error is usual))
 
     def timed_out(self, row: Row, failure: Failure | None, *, is_first: bool) -> None:
-        """A row is late: the first of its attempt or its call; `failure`: of its attempt, if that ends with it."""
+        """A row is late, and `is_first` in its attempt; `failure`: of the attempt, if this row ends it."""
         self._counters.totals.timeouts += is_first
         self.unpark(row)
-        if failure is not None and row.attempts:  # one without an attempt follows another call
+        if failure is not None and row.attempts:  # a row without an attempt follows another call
             self.failure(failure)
 
     def failed(self, row: Row, result: object, *, is_unpaid: bool) -> None:
-        """A row ends with an error, for which the error policy gave this result; `is_unpaid`: it was not called."""
+        """A row has failed, and `on_error` gave this result; `is_unpaid`: it was not called for want of a budget."""
         totals = self._counters.totals
         totals.failures += 1
         totals.dead_letters += isinstance(result, SideRecord)
@@ -114,7 +114,7 @@ class OperatorCounts:
         self._counters.totals.open_seconds = seconds
 
     def give_up(self, rows: Sequence[Row]) -> None:
-        """These rows get no results, as the task ends."""
+        """The task ends, and these rows get no results."""
         now, count, seconds = self._counters.clock(), 0, 0.0
         for row in rows:
             self.unpark(row)
@@ -126,7 +126,7 @@ class OperatorCounts:
         self._counters.abandon(count, seconds)
 
     def ends_task(self, error: BaseException, option: str | None = None) -> None:
-        """The task ends with this error, as this option says, unless it has ended with another one."""
+        """The task ends with this error, because of `option`; the first error counts."""
         ended_by = self._counters.totals.ended_by
         if not ended_by:
             text = type_name(error)
@@ -137,12 +137,12 @@ class OperatorCounts:
 
 
 def _joint_seconds(attempt: Attempt, now: float) -> float:
-    """The time of an attempt, less what the rows that have it count of it."""
+    """The time of an attempt, less the time that its rows count by themselves; negative if several do."""
     counting = sum(row.counts for row in attempt.rows if row.attempt is attempt)
     return (1 - counting) * (now - attempt.began)
 
 
 def _seconds_of(row: Row, now: float) -> float:
-    """What a row that counts, and is not done, has of the time of its attempts."""
+    """The time of the attempts of a row that counts as a call and is not done."""
     trouble = row.trouble
     return (now if trouble.parked is None else trouble.parked) - row.started - trouble.idle  # type: ignore[operator]

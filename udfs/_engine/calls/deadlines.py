@@ -1,4 +1,4 @@
-"""The deadlines of rows, and those of attempts."""
+"""The deadlines of rows, and of attempts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ Watched = TypeVar("Watched")
 
 
 class Deadlines(Generic[Watched]):
-    """Many deadlines with one timer, as all have the same delay; the few that it finds still running have one each.
+    """Watches rows or attempts with one timer, as all have the same delay.
 
-    Without a delay nothing is watched. `running` lists those that run, with their times, and perhaps others that have a
-    timer of their own. `expire` is called with each one whose time has passed; must not raise.
+    When the timer fires, the few that still run get a timer each. Without a delay nothing is watched. `running` lists
+    what runs, with its deadlines, and may list some that have a timer already. `expire` is called with each that is
+    late, and must not raise.
     """
 
-    # A timer for each would cost a push to the loop's heap and a cancellation, and an entry in a line of them still two
-    # changes of a dict. So nothing is noted when one starts or ends: who runs knows its time. The timer is set for the
-    # first that starts while there is no timer. When it fires, each that runs gets a timer of its own, and the next
-    # start sets it again. It may find nothing: that is cheaper than to move it whenever the first one stops.
+    # A timer for each would cost a push to the loop's heap and a cancellation; a list of all deadlines would cost two
+    # changes of a dict. So nothing is noted at a start or an end: `running` tells the deadlines. The timer is set at
+    # the first start while there is no timer. When it fires, all that run get a timer each, and the next start sets it
+    # again. It may find nothing: that is cheaper than to move it whenever the first one stops.
     #
-    # timer fires no later than the first of those that run and have no timer of their own
+    # timer fires no later than the first deadline of what runs and is not in `own`
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Deadlines(Generic[Watched]):
         self._context = contextvars.copy_context()
 
     def start(self, now: float) -> float | None:
-        """One starts, if there is a limit; returns when its deadline comes."""
+        """A row or attempt starts; returns its deadline, None without a delay."""
         if self.delay is None:
             return None
         when = now + self.delay
@@ -58,7 +59,7 @@ class Deadlines(Generic[Watched]):
         self.own[one] = when, self._loop.call_at(when + self._offset, self._end, one, context=self._context)
 
     def stop(self, one: Watched) -> None:
-        """One ends: stop the timer that it has of its own, if it has one."""
+        """A row or attempt ends: cancel its own timer, if it has one."""
         if one in self.own:
             _, timer = self.own.pop(one)
             timer.cancel()

@@ -19,7 +19,7 @@ MOST_REFUSED = 3600.0  # seconds for which refusals keep a row that has no deadl
 
 
 class Way(NamedTuple):
-    """How rows have come to the end of an attempt."""
+    """What rows have gone through until the end of an attempt."""
 
     attempts: int  # that retries count, with this one
     started: float
@@ -36,7 +36,7 @@ class RetryAt(NamedTuple):
 
 
 class Ending(enum.Enum):
-    """No such attempt follows."""
+    """Why no other attempt of the same rows follows."""
 
     DONE = "the outcome stands"
     UNKEPT = "the result stands, though it is not good enough, and is for this row alone"
@@ -50,9 +50,9 @@ Decision = RetryAt | Ending
 class Decisions:
     """Decides by the options of a function.
 
-    A failure that is a refusal is called again after the wait, if that ends in time. Of all others, in this order: as
-    the retry strategy says, if that is in time; the halves of a call of several rows, with `split_failed`; a row whose
-    service may be dead is held; all else stands.
+    A refused call is made again after the wait, if the wait ends in time. For any other failure the first of these
+    counts: the retry strategy asks for an attempt that begins in time; `split_failed` halves a call of several rows;
+    a row whose service may be dead is held; the failure stands.
     """
 
     def __init__(self, options: Options) -> None:
@@ -70,7 +70,7 @@ class Decisions:
             draw: a random number from 0 to 1.
             seen: what the attempt has returned, as predicates of results see it; None if it has failed as a whole.
             is_down: whether the failure looks as if the service were dead.
-            may_split: whether it is that of a call of several rows, whose service lives.
+            may_split: whether the call had several rows, and the service lives.
         """
         refusal = None if failure.answer.refusal is None else failure.refusal(self._longest_wait)
         decision: Decision | None = None
@@ -87,7 +87,7 @@ class Decisions:
         return Ending.HOLD if is_down and not failure.is_no_rows_fault else Ending.DONE
 
     def of_result(self, seen: Any, way: Way, now: float, draw: float, *, is_kept: bool) -> Decision:
-        """What follows a result that predicates see, and that may be kept for other rows; raises what they raise."""
+        """What follows a result; raises what a predicate raises. `is_kept`: other rows may get the result."""
         if not self.looks_at_results:
             return Ending.DONE
         assert self._retry is not None
@@ -117,5 +117,5 @@ def _after_refusal(refusal: Refusal, way: Way, now: float) -> RetryAt | None:
 
 
 def _is_in_time(way: Way, when: float) -> bool:
-    """Whether an attempt that begins then would begin before the deadline; no other one is waited for."""
+    """Whether an attempt at `when` would begin before the deadline; a later attempt is not waited for."""
     return way.deadline is None or when < way.deadline

@@ -43,7 +43,7 @@ class Gatekeeper:
     Attributes:
         asks_nothing: no gate has to be asked before an attempt begins; so it is without limits, until the service
             has refused so many calls that `Throttle` sees evidence. One refusal delays its own row alone.
-        has_rate_limit: calls of all keys take permits of one rate, so those of few rows are dear.
+        has_rate_limit: all calls take permits of one rate, so a call of few rows wastes permits.
     """
 
     # No call waits here. One that may not begin is the next of the `Backlog`, and one slot, the leader of the pool,
@@ -152,7 +152,7 @@ class Gatekeeper:
         self._observers.append(observer)
 
     def _use(self, gates: Sequence[Gate]) -> None:
-        """From now on attempts ask these gates in this order, after those of the service's health."""
+        """From now on attempts ask these gates in this order, after the gates of the service's health."""
         self._gates = [*self.health.gates, *gates]
         self._by_place = {gate.place: gate for gate in gates}
         self._on_begin = [gate.began for gate in self._gates if type(gate).began is not Gate.began]
@@ -168,7 +168,7 @@ class Gatekeeper:
     # An attempt begins and ends.
 
     def try_begin(self, slot: Slot, attempt: Attempt) -> bool | Aside:
-        """Let an attempt begin in this slot; False if none may before `reopen`, `Aside` if those of its key may not."""
+        """Let an attempt begin in this slot; False: none may begin before `reopen`; `Aside`: none of its key may."""
         attempt.began = now = self._clock()
         self._pool.lead(slot)  # its last attempt is over, and no longer counts as in flight
         for gate in self._gates:
@@ -227,7 +227,7 @@ class Gatekeeper:
             self._timer = None
 
     def count_aside(self) -> None:
-        """Count the time in which slots were free because all keys that had rows were held back."""
+        """Count the time in which slots were free because the keys of all waiting rows were held back."""
         gate, totals = self._holds_keys, self._counters.totals
         if gate is not None and gate.limits and self.closed_by is None:
             waited = max(0.0, totals.time[State.LIMIT] - self._limited)
@@ -240,7 +240,7 @@ class Gatekeeper:
             withdrawn(attempt)
 
     def ended(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
-        """An attempt is over. One that did not have to ask need not be reported, unless it has failed."""
+        """An attempt is over. An attempt that did not have to ask is only reported if it has failed."""
         self.failed += failure is not None
         if not attempt.has_asked:
             if self.asks_nothing:
@@ -259,7 +259,7 @@ class Gatekeeper:
             self.reopen()
 
     def waits(self, begun: int, aside: KeyLines) -> Iterator[Wait]:
-        """What holds back calls now, of which so many have begun, all or those of a key that are `aside`."""
+        """What holds back calls now: all calls, or the calls of a key that are `aside`; `begun` calls are in flight."""
         name, coordinator = self._operator.name, self._coordinator
         if coordinator is not None and coordinator.away_since is not None:  # gates wait for its answer
             yield Wait(Waiting.COORDINATOR, name, coordinator.away_since, coordinator.patience)

@@ -33,11 +33,11 @@ class BreakerView(Protocol):
 class HeldFailures:
     """Rows that failed as if the service were dead; they wait until the circuit breaker shows whether it is.
 
-    So many more attempts as the window has must end before a row has failed for good.
+    A row has failed for good when as many more attempts have ended as the window of the breaker has.
     """
 
     # The breaker opens because of failures among the last `window` attempts. A row whose failure is no longer among
-    # them has failed by itself.
+    # these has failed by itself.
 
     def __init__(self, window: int, breaker: BreakerView) -> None:
         self._window = window
@@ -48,7 +48,7 @@ class HeldFailures:
         return (held.row for held in self._held)
 
     def hold(self, row: Row, outcome: Any, failure: Failure) -> None:
-        """Hold a row that has failed, with what it comes to if its service lives."""
+        """Hold a row that has failed, with its outcome for the case that the service lives."""
         self._held.append(_Held(row, outcome, failure, self._breaker.attempts))
 
     def excused(self) -> Iterator[tuple[Row, Failure]]:

@@ -59,7 +59,7 @@ class Invoker(ABC):
     async def invoke(self, rows: Sequence[Any], deliver: Deliver) -> Sequence[Results | BaseException] | None:
         """Call the function for the rows of one call; returns None if `deliver` was called with the results.
 
-        Of a vectorized function an exception is the outcome of a row.
+        A vectorized function may return an exception as the outcome of a row.
         """
 
     def timed_out(self, row: Any, error: BaseException) -> Results:
@@ -73,7 +73,7 @@ class Invoker(ABC):
         return self.seen_by_settle(results[0])
 
     def seen_by_settle(self, results: Any) -> Any:
-        """What `settle` gets of a row: the value of a function of one result, a list of results, or an exception."""
+        """The result that `settle` gets for a row: one value, a list of 0..n results, or an exception."""
         return results
 
 
@@ -112,7 +112,7 @@ class _Vectorized(Invoker):
 
 
 def _is_error(value: Any) -> bool:
-    """Whether an answer for a row is its error; a mismatch is told by the validator, which knows the function."""
+    """Whether a value is the error of its row; the validator reports a mismatch, as it knows the function's name."""
     return isinstance(value, BaseException) and not isinstance(value, TypeMismatchError)
 
 
@@ -171,8 +171,8 @@ def invoker_of(
 def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
     """Makes a function of an option, such as `cost` or `on_timeout`, that is called with the columns of a row.
 
-    It gets by position what the function itself takes of the row: where there is no column, the function's default. Of
-    those behind the last column it gets what it cannot do without, or calls by the same name: it may have others.
+    It gets by position the arguments that the function gets from the row; without a column, the function's default.
+    An argument behind the last column is passed only if the option's parameter has no default, or has the same name.
     """
     if spec.takes_mapping:
         return asked
@@ -229,7 +229,7 @@ _FIXED = frozenset((type(None), bool, int, float, str, bytes, decimal.Decimal)) 
 # Not copy.deepcopy of all: it takes many times as long, and remembers what it has seen, which values of a column do not
 # need.
 def copied(value: Any) -> Any:
-    """A copy of the value, with its own lists, dicts and objects of user-defined types; others are in no column."""
+    """A copy of a value of a column: lists, dicts and objects of user-defined types are copied, all else is fixed."""
     cls = type(value)
     if cls is list or cls is tuple:
         if _FIXED.issuperset(map(type, value)):  # such as an embedding: no value needs a copy
@@ -252,7 +252,7 @@ def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class GroupBounds:
-    """What one call of a function may take: `size` rows of `most_weight`; one that is heavier has a call of its own."""
+    """The bounds of one call: `size` rows of `most_weight` together; a heavier row has a call of its own."""
 
     def __init__(self, spec: FunctionSpec, options: Options) -> None:
         self.size = group_rows(spec, options)
@@ -268,10 +268,13 @@ class GroupBounds:
 
 
 class Costs:
-    """Costs of attempts: permits of each rate limit, then what each budget reserves; `of_each`: if all are alike."""
+    """The costs of attempts: permits of each rate limit, then the amount that each budget reserves.
+
+    `of_each`: the costs of every attempt if they do not depend on its rows, else None.
+    """
 
     def __init__(self, places: Sequence[Place], spec: FunctionSpec) -> None:
-        # With each, whether it is asked for each row, and what it asks.
+        # For each, whether its cost is a function of the row, and the function that tells the cost.
         self._asked = [(place.asks, place.asking(lambda asked: of_row(asked, spec)).cost_of) for place in places]
         takes = None if spec.takes_mapping else spec.parameters
         self._keys = [None if place.by is None else key_of(place.by, takes) for place in places]
@@ -286,7 +289,7 @@ class Costs:
         ]
 
     def keys_of(self, values: Sequence[Any]) -> Sequence[Key | None]:
-        """The key of a call for each limit and budget, None for one not by key; AsyncUDFError if there can be none."""
+        """The key of a call for each limit and budget, None if not by key; AsyncUDFError if a value makes no key."""
         if not any(self._keys):
             return ()
         (row,) = values  # as the declaration has checked
@@ -294,7 +297,7 @@ class Costs:
 
 
 def settlement_call(spec: FunctionSpec) -> Callable[[Callable[..., float], Any, Any], float]:
-    """Makes a function that calls a `settle` with copies of a row's arguments and of what it came to."""
+    """Makes a function that calls a `settle` with copies of a row's arguments and of its outcome."""
     row = (lambda *row: row) if spec.takes_mapping else of_row(lambda *row: row, spec)
     return lambda settle, value, outcome: settle(*row(*copied(_arguments(value))), copied(outcome))
 

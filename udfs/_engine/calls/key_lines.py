@@ -1,4 +1,4 @@
-"""Attempts that are set aside, as a limit holds back their key alone: those of other keys pass them."""
+"""Attempts that are set aside because a limit holds back their key: attempts of other keys pass them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .slots import HostOperator
 
 
 class KeyLine:
-    """The attempts of one key: those of rows that are called again, then the others, each in the order they came."""
+    """The attempts of one key: first rows that are called again, then new rows, both in the order they came."""
 
     __slots__ = ("_again", "_new", "asked", "since", "timer")
 
@@ -22,10 +22,10 @@ class KeyLine:
         # Most keys have one attempt; a deque would take memory for 64.
         self._again: OrderedDict[Attempt, None] = OrderedDict()
         self._new: OrderedDict[Attempt, None] = OrderedDict()
-        self.since = since  # when it has begun to wait, or the last attempt has left it
-        # It has left the line to ask its limits once more; only a row that is called again passes it.
+        self.since = since  # when the line has begun to wait, or the last attempt has left it
+        # This attempt has left the line to ask its limits once more; only a row that is called again passes it.
         self.asked: Attempt | None = None
-        # After which the first asks again at the latest; None: not before `KeyLines.ask_again`.
+        # When it fires the first attempt asks again; None: only `KeyLines.ask_again` lets it.
         self.timer: asyncio.TimerHandle | None = None
 
     def put(self, attempt: Attempt, *, is_first: bool) -> None:
@@ -49,11 +49,11 @@ class KeyLine:
 class KeyLines:
     """The lines of all keys that are held back; `ask` lets an attempt ask its limits once more, soon."""
 
-    # The first attempt of a key that asks in vain begins its line. Later ones of the key go behind it and ask nobody.
-    # A line either waits, or one of it is `asked`; when that begins, or needs no call any more, the next one is. So
-    # each line goes on until it is empty, and then there is none: no key is kept for its own sake.
+    # The first attempt of a key that asks in vain begins its line. Later attempts of the key go behind it and ask no
+    # limit. A line either waits, or one of its attempts is `asked`; when this attempt begins, or needs no call any
+    # more, the next one is `asked`. So each line goes on until it is empty, and is deleted then.
     #
-    # These attempts are of one row each.
+    # Each of these attempts has one row.
 
     def __init__(self, operator: HostOperator, ask: Callable[[Attempt], None]) -> None:
         self._operator, self._ask = operator, ask
@@ -68,9 +68,9 @@ class KeyLines:
         return len(self._lines.get(key, ()))
 
     def longest(self, awaits_calls: Callable[[LimitKey], bool]) -> tuple[int, float, float] | None:
-        """Of the key that has waited longest: the place of its limit, since when, and for how many seconds at most.
+        """The key that has waited longest: the place of its limit, since when, and for how many seconds at most.
 
-        A key that waits for calls of this task is none.
+        Keys that only wait for calls of this task in flight are left out.
         """
         lines = self._lines.items()
         waiting = ((line.since, key) for key, line in lines if line.asked is None and not awaits_calls(key))
@@ -78,8 +78,8 @@ class KeyLines:
         return None if key is None else (key[0], since, seconds_until(self._lines[key].timer, self._operator.loop))
 
     def holds(self, attempt: Attempt) -> bool:
-        """Whether others of one of its keys are aside: then the attempt is behind them now."""
-        # One that is asked for one key asks for all: two lines would pass each other theirs.
+        """Whether one of its keys has a line: then the attempt is put behind that line."""
+        # An attempt that is `asked` in one line asks for all keys: or two lines would put it behind each other in turn.
         if attempt.asks_for is None:
             for key in enumerate(attempt.keys):
                 if (line := self._lines.get(key)) is not None:
@@ -88,7 +88,7 @@ class KeyLines:
         return False
 
     def set_aside(self, attempt: Attempt, answer: Aside) -> None:
-        """A limit has held back the key of an attempt; if it is the first of the key, it asks again first."""
+        """A limit has held back the key of an attempt; if it was `asked`, it stays the first of its line."""
         key, seconds = answer
         if is_first := attempt.asks_for == key:
             self._lines[key].asked = attempt.asks_for = None
@@ -110,12 +110,12 @@ class KeyLines:
             self._ask_next((place, key), line)
 
     def ended(self, attempt: Attempt) -> None:
-        """An attempt is over: the lines of its keys ask again, also before their time, as it may have given back."""
+        """An attempt is over and may have given back permits or calls: the lines of its keys ask again now."""
         for place, key in enumerate(attempt.keys):
             self.ask_again(place, key)
 
     def leaves(self, attempt: Attempt) -> None:
-        """An attempt begins, waits for another key, or needs no call: if it was `asked`, the next of its line is."""
+        """An attempt begins, waits for another key, or needs no call: ask the next of its line if it was `asked`."""
         if (key := attempt.asks_for) is not None:
             line = self._lines[key]
             line.asked = attempt.asks_for = None

@@ -127,7 +127,7 @@ class RowLifecycle:
         return row.state is RowState.READY
 
     def weight_of(self, row: Row) -> float | None:
-        """What a row weighs in its group; a row of which that cannot be told has failed."""
+        """The weight of a row in its group; None if `batch_weight` raised: then the row has failed."""
         if not self._bounds.weighs:
             return 0.0
         try:
@@ -137,15 +137,15 @@ class RowLifecycle:
             return None
 
     def not_called(self, rows: Sequence[Row], error: BaseException) -> None:
-        """Code of the user's that an attempt needs before it begins has failed, and so have its rows."""
+        """The user's code that an attempt needs before it begins has raised: the rows of the attempt fail."""
         failure = Failure(error)
         self.counts.failure(failure)
         self.conclude(rows, [failure] * len(rows))
 
     def begin(self, slot: Slot, attempt: Attempt) -> bool:
-        """Begin an attempt, if the limits allow it now; if not, it is the next of those that are ready, or set aside.
+        """Begin an attempt if the limits allow it now; if not, it stays the next ready attempt, or is set aside.
 
-        The rows of an attempt whose costs cannot be told have failed.
+        If the costs of an attempt cannot be computed, its rows fail.
         """
         if self.gatekeeper.asks_nothing:
             attempt.began = self.clock()
@@ -177,7 +177,7 @@ class RowLifecycle:
         return False
 
     def _tell_costs(self, attempt: Attempt) -> bool:
-        """Whether the costs and the keys of an attempt can be told; if not, its rows have failed."""
+        """Compute the keys and costs of an attempt; returns False if that raised: then its rows have failed."""
         try:
             attempt.keys = self._costs.keys_of(attempt.values)
             attempt.costs = self._costs.of(attempt.values)
@@ -219,12 +219,12 @@ class RowLifecycle:
         return self._invoker.invoke(copied(values) if self._copies else values, partial(self._delivered, attempt))
 
     def follow(self, row: Row, now: float) -> None:
-        """Start the deadline of a row that shares the call of another one: when that call begins, or the row comes."""
+        """Start the deadline of a row that shares the call of another row: when that call begins, or the row comes."""
         row.started, row.deadline = now, self.deadlines.start(now)
         row.own_trouble().pauses = self.gatekeeper.health.paused_seconds()
 
     def _start_time(self, row: Row, now: float) -> None:
-        """The time of a row starts, and its deadline, but for a row that has followed another: that runs already."""
+        """Start the time and the deadline of a row; the deadline of a row that has followed another runs already."""
         if row.started is not None:
             self._give_back(row)
         else:
@@ -260,7 +260,7 @@ class RowLifecycle:
             self._end(attempt, None if results is None else [results], failure)
 
     def _end(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None) -> None:
-        """An attempt has ended, in time or not; `failure`: as a whole, else each row has an outcome of its own."""
+        """An attempt has ended, in time or not; `failure`: it has failed as a whole, else `results` has each row."""
         now = self.clock()
         attempt.slot.attempt = None
         self.attempt_deadlines.stop(attempt)
@@ -280,7 +280,7 @@ class RowLifecycle:
             self._decide(attempt, results, failure, now)
 
     def _cut(self, attempt: Attempt) -> None:
-        """Nobody waits for the end of an attempt."""
+        """Abandon an attempt that still runs: its end is not waited for."""
         attempt.slot.attempt = None
         self.attempt_deadlines.stop(attempt)
         if attempt.is_settled:
@@ -300,7 +300,7 @@ class RowLifecycle:
     def _decide(self, attempt: Attempt, results: Sequence[Results] | None, failure: Failure | None, now: float) -> None:
         """An attempt has ended: each of its rows is done, or goes on.
 
-        `results`: as the function gave them, an exception where a row has one; `failure`: of the attempt as a whole.
+        `results`: those of each row, or its exception; `failure`: the attempt has failed as a whole.
         """
         rows, numbers = attempt.rows, list[int]()
         if len(rows) > 1 or not rows[0].counts:
@@ -403,7 +403,7 @@ class RowLifecycle:
             self._halve(to_split, outcomes[numbers[0]], now)
 
     def _call_again(self, rows: Sequence[Row], decision: RetryAt, last: Any, now: float, *, as_one: bool) -> None:
-        """Another attempt of these rows follows; `last`: what the one before has ended with."""
+        """Another attempt of these rows follows; `last`: the error or result of the attempt before."""
         for row in rows:
             trouble = self._park(row, last, now)
             if decision.is_refusal:
@@ -419,7 +419,7 @@ class RowLifecycle:
         self.backlog.back_off(rows, decision.delay, as_one=as_one)
 
     def _halve(self, rows: Sequence[Row], failure: Failure, now: float) -> None:
-        """Call each half of these rows, whose call has so failed as a whole; one row, of which others go on, alone."""
+        """Call each half of these rows, whose call has failed as a whole; a single row is called alone."""
         middle = len(rows) // 2
         for half in filter(None, (rows[:middle], rows[middle:])):
             for row in half:
@@ -428,7 +428,7 @@ class RowLifecycle:
         self._forget_frames(failure.error)
 
     def _park(self, row: Row, last: Any, now: float) -> Trouble:
-        """No attempt of a row is under way; `last`: what the last one has ended with, for the next one to ask."""
+        """No attempt of a row runs now; `last`: the error or result of its last attempt, for the next one to ask."""
         trouble = row.own_trouble()
         trouble.parked, trouble.pauses = now, self.gatekeeper.health.paused_seconds()
         if self.asks:
@@ -436,7 +436,7 @@ class RowLifecycle:
         return trouble
 
     def _forget_frames(self, last: Any) -> None:
-        """Let go of what the frames of a noted error keep alive, once it is decided about all rows that have it."""
+        """Free what the frames of a noted error keep alive, once all rows with this error are decided."""
         if self.asks and last is not self._ends_with:
             forget_frames(last)
 
@@ -536,7 +536,7 @@ class RowLifecycle:
         self.pool.wake()
 
     def _time_out(self, row: Row, *, is_first: bool, is_last: bool) -> None:
-        """A row is late: the first of its attempt, or the last, without which that does not go on."""
+        """A row is late; it may be the first to leave its attempt, and the last: then the attempt has ended."""
         if self._sharing is not None:
             self._sharing.leaves(row)  # the answer of `on_timeout` is for this row alone
         late = self._late(f"no result within {self._options.timeout:g} s")
@@ -629,7 +629,7 @@ class RowLifecycle:
         self.counts.count_open(self._open_rows(), self._attempts())
 
     def abandon(self) -> None:
-        """The operator ends, and its open calls are given up: one that catches its cancellation has no row any more."""
+        """The operator ends: give up its open calls. A call that catches its cancellation has no row any more."""
         now = self.clock()
         self.counts.give_up(self._open_rows())
         self.operator.counters.totals.open_seconds = 0.0
@@ -655,7 +655,7 @@ class RowLifecycle:
 
 
 def _way(rows: Sequence[Row]) -> Way:
-    """How these rows have come to the end of an attempt that they had together."""
+    """What these rows have gone through until the end of their joint attempt."""
     if len(rows) == 1:
         (row,) = rows
         trouble = row.trouble

@@ -72,7 +72,7 @@ class ErrorPolicy:
         self._partition = partition
 
     def of(self, failure: Failure) -> OnError:
-        """What becomes of a row that has failed so; RAISE: the task ends."""
+        """The error policy for a row that has failed with this error; RAISE: the task ends."""
         if failure.is_fatal or failure.fault is not None:
             return OnError.RAISE
         if type(failure.error) is not BudgetSpentError:
@@ -91,7 +91,7 @@ class ErrorPolicy:
         return SideRecord(DEAD_LETTERS, {"error": {**record, "function": self._function, "partition": self._partition}})
 
     def used_up(self, error: BaseException, code: str) -> FatalError:
-        """The error of a call whose service has said by this code that a quota is used up."""
+        """The error that ends the task: the service has said, by this code, that a quota is used up."""
         fatal = FatalError(
             f"a quota of the service is used up ({code}), so it accepts no call any more, and the job ends: "
             f"{error_text(error, redacted=self._redacted)}. Results that are in a store= are kept: run the job again "
@@ -113,7 +113,7 @@ class ErrorPolicy:
 
 
 def usual_error(errors: Sequence[BaseException], rows: int) -> BaseException | None:
-    """What a service has done that has answered each of so many rows: the error of most, if most have one."""
+    """The most common error of a call of so many rows; None if not more than half of the rows have one."""
     if 2 * len(errors) <= rows:
         return None
     (usual, _), *_ = Counter(map(type, errors)).most_common(1)

@@ -1,8 +1,8 @@
-"""The plain way of a row, where the function takes one row and returns one result: started at once, done at first.
+"""A short cut for the plain row: one row a call, one result, started at once and done with its first attempt.
 
-Most rows go it, so what never changes is looked up once. Each function stands for several of `RowLifecycle`: `starting`
-for `Row.open`, `begin` and `start`; `returning` for `coroutine_ended`, `_end`, `_decide` and `_complete`. Whatever is
-not plain goes on there.
+Most rows are plain, so what never changes is looked up once. Each function here replaces several methods of
+`RowLifecycle`: `starting` replaces `Row.open`, `begin` and `start`; `returning` replaces `coroutine_ended`, `_end`,
+`_decide` and `_complete`. A row that is not plain is handed to `RowLifecycle`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .slots import Slot
 
 
 def starting(lifecycle: RowLifecycle) -> Callable[[Slot, Row, float], None]:
-    """Makes a function that starts the first attempt of a row that has just entered the queue: the slot's own attempt.
+    """Makes a function that starts the first attempt of a row that has just entered the queue.
 
-    Only where no limit has to be asked, and no row shares its call.
+    It uses the slot's own attempt, and is for operators where no limit has to be asked and no row shares its call.
     """
     deadlines, asks, calling = lifecycle.deadlines, lifecycle.asks, RowState.CALLING
     attempts = lifecycle.attempt_deadlines if lifecycle.attempt_deadlines.delay is not None else None
@@ -46,7 +46,7 @@ def starting(lifecycle: RowLifecycle) -> Callable[[Slot, Row, float], None]:
 
 
 def returning(lifecycle: RowLifecycle, complete: Callable[[Row, Any], object]) -> Callable[[Slot, Attempt, Any], float]:
-    """Makes a function that takes what the coroutine of a function of one row and one result has returned.
+    """Makes a function that takes the result that a call's coroutine has returned.
 
     `complete` gives a row the only result of its first attempt, emits what may leave, and says whether that may have
     taken long.
@@ -57,7 +57,7 @@ def returning(lifecycle: RowLifecycle, complete: Callable[[Row, Any], object]) -
     has_conditions = attempts.delay is not None or lifecycle.asks or lifecycle.decisions.looks_at_results
 
     def is_plain(attempt: Attempt, now: float) -> bool:
-        """Whether no condition but the row's deadline keeps the result from being all."""
+        """Whether the result needs no more than a check: in time, no side records, nothing spent."""
         if now > lifecycle.limit_of(attempt) or lifecycle.decisions.looks_at_results:
             return False
         return attempt.state is None or not (attempt.state.side or attempt.state.spent)

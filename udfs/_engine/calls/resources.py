@@ -43,15 +43,15 @@ async def opened(spec: FunctionSpec, context: RuntimeContext, opening: Opening) 
 
 
 class Opening:
-    """Opens what a function needs, each within a limit of seconds (None: without one), and knows what it does now."""
+    """Opens the resources of a function, each within `limit` seconds (None: no limit), and tells what it waits for."""
 
     def __init__(self, name: str, limit: float | None) -> None:
         self._name, self._limit = name, math.inf if limit is None else limit
-        self._now: Wait | None = None  # what opens or closes, since when by the loop's time; made once for each
-        self._steps = 0  # how many there are to close
+        self._now: Wait | None = None  # what opens or closes now, since when by the loop's time
+        self._steps = 0  # how many steps were opened and are to be closed
 
     async def step(self, what: str, step: Callable[[], Any], failure: str) -> Any:
-        """Open one of them; AsyncUDFError with `failure` if it fails, or is not open in time."""
+        """Open one resource; AsyncUDFError with `failure` if it fails, or is not open in time."""
         since = asyncio.get_running_loop().time()
         self._now = Wait(Waiting.OPENING, self._name, since, self._limit, what)
         self._steps += 1
@@ -62,7 +62,7 @@ class Opening:
 
     @contextlib.asynccontextmanager
     async def closed_at_its_end(self) -> AsyncIterator[contextlib.AsyncExitStack]:
-        """A stack to which what was opened is given; from the end of the block on it closes, on every path."""
+        """A stack for exits of what was opened; at the end of the block it closes all, on every path."""
         try:
             async with contextlib.AsyncExitStack() as stack:
                 try:
@@ -153,7 +153,7 @@ async def _outcome(called: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
 
 
 def _instead_of(manager: Any) -> str:
-    """What makes an async context manager of an object that is none."""
+    """How to make an async context manager of an object that is no such manager, for a message."""
     generator = "an async generator function decorated with @contextlib.asynccontextmanager"
     if inspect.iscoroutine(manager):
         forget(manager)

@@ -56,7 +56,7 @@ class Trouble:
 
     def __init__(self) -> None:
         self.is_excused = False  # an outage has excused its failures; later ones do not show another
-        # What the attempt before has ended with, if the function can ask for it: an exception, or a result.
+        # The exception or result of the attempt before, if the function can ask for it.
         self.last_error: Any = None
         self.parked: float | None = None  # when the last attempt ended; None while one runs, and before the first
         self.refused: float | None = None  # when its first refusal came
@@ -72,9 +72,9 @@ NO_TROUBLE = Trouble()  # is never written to
 
 class Row(RecordEntry):
     __slots__ = ("attempt", "attempts", "counts", "deadline", "started", "state", "trouble")
-    attempt: Any  # that runs, and is not decided; only a row that is CALLING has one
+    attempt: Any  # the attempt that runs and is not decided; only a CALLING row has one
     attempts: int  # how many have begun
-    counts: bool  # whether it counts as the call; of rows that are called together for the first time the first does
+    counts: bool  # whether the row counts as a call: of rows that are first called together only the first row does
     deadline: float | None  # None before its time has started, and without a timeout
     started: float | None  # when its time has started; None: it starts with the next attempt
     state: RowState
@@ -106,14 +106,14 @@ class RowSharing(Protocol):
     """Which rows share a call, and where results are kept, if there is a store."""
 
     def begins(self, row: Row, now: float, /) -> None:
-        """The first attempt of a row begins, or the first after its time was renewed."""
+        """The first attempt of a row begins, or the first one after its time was renewed."""
 
     def renewed(self, row: Row, /) -> Sequence[Row]:
         """The time of a row begins anew with its next attempt: the rows that share this time."""
         ...
 
     def leaves(self, row: Row, /) -> None:
-        """What the row ends with is not for other rows."""
+        """The outcome of this row is not for other rows."""
 
     def complete(self, row: Row, results: Results, outcome: Results | Failure, /) -> None:
-        """A row has these results; `outcome`: the same, or the failure of a row that has failed."""
+        """A row has these results; `outcome`: the results, or the failure of a row that has failed."""

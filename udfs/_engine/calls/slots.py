@@ -68,16 +68,16 @@ class Slot:
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context  # in which its calls run
-        self.attempt: Attempt | None = None  # that runs here, and is not decided
-        # Of a row that is called as soon as it has its place: to make an attempt for each of them would cost more than
-        # many a call. Its list of one row takes the next one.
+        self.attempt: Attempt | None = None  # the attempt that runs here and is not decided
+        # The attempt of each row that is called as soon as it has its place, used again and again: to make one for each
+        # row would cost more than many a call.
         self.own = Attempt([None])  # type: ignore[list-item]
         self.own.slot = self
         self.is_suspended = False  # whether the coroutine of the attempt has suspended
         self.is_cancelled = False  # whether the task was cancelled, which may have been taken back
         self.has_retired = False  # another slot has its turn; its results no longer count
         self.task: asyncio.Task[None]
-        self.clean: contextvars.Context  # that each call has to find
+        self.clean: contextvars.Context  # the context that each call has to find
 
     def capture_baseline(self) -> None:
         """Remember the context that each call has to find; to be called in the slot's own task."""
@@ -85,7 +85,7 @@ class Slot:
         self.clean = self.context.copy()
 
     def begin_attempt(self, element: Any, attempt: int = 1) -> AttemptState:
-        """Begin an attempt whose function can ask for its row; to be called in the slot's own task."""
+        """Begin an attempt of a function that can ask for its row; to be called in the slot's own task."""
         # A new state each time: tasks that the last attempt has left behind still ask for their own.
         state = AttemptState(element, attempt)
         CURRENT_CALL.set(state)

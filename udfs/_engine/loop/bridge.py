@@ -283,7 +283,7 @@ def pipe(
 ) -> Iterator[Out]:
     """Run a task over Spark's batches, from the first one and the seconds until it came; without rows nothing opens.
 
-    If the first one does not come for long, the log says so of this `name`, and so does a `report`.
+    If the first batch does not come for long, the log says so with this `name`, and so does a `report`.
     """
     began, waits = time.monotonic(), TaskWaits(time.monotonic, partial(logger.warning, "%s"))
     listener = Listener(waits.lines)

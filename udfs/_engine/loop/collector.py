@@ -19,13 +19,13 @@ def collecting_by_time(
 ) -> Iterator[None]:
     """A block in which the loop, once it runs, collects if there are as many new objects as Python's threshold says.
 
-    Settings of the user's hold: what is disabled stays so, a threshold of 0 or of `NEW_OBJECTS` too, and one that is
-    set meanwhile. At the end the thresholds are as before.
+    The user's settings hold: a disabled collector stays disabled, and a threshold stays that is 0, at least
+    `NEW_OBJECTS`, or set during the block. At the end the thresholds are as before.
     """
     # Python's own collector runs after 700 new objects, which are the rows of a few milliseconds, and finds them all in
-    # use: up to a fifth of a worker's time. It cannot be told how many objects are no garbage. Here its time is
-    # bounded instead, and so is the work that makes garbage until the next look: that of 20 ms, or more by as much as
-    # there are objects in use. Always all generations: calls that wait have outlived the young ones.
+    # use: up to a fifth of a worker's time. Python cannot be told how many objects stay in use. Here the time of
+    # collections is bounded instead, and so is the work until the next look: 20 ms, or more the more objects are in
+    # use. Always all generations: calls that wait have outlived the young ones.
     before = few, *others = gc.get_threshold()
     own = (NEW_OBJECTS, *others)
     if not 0 < few < NEW_OBJECTS:  # also the second chain in a worker

@@ -52,7 +52,7 @@ def pauses() -> Sequence[float]:
 
 
 def discard(task: asyncio.Task[Any]) -> None:
-    """Close the coroutine of a task that nobody will wait for, and forget both."""
+    """Close the coroutine of a task that is not awaited any more, and forget both."""
     # What asyncio.gather does for tasks that nobody will wait for: no warning when it is collected, and none for
     # the error of a coroutine that was closed behind its task's back.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def discard(task: asyncio.Task[Any]) -> None:
 
 
 def forget(coroutine: Any) -> None:
-    """Close a coroutine that nobody will wait for, whatever it makes of it."""
+    """Close a coroutine that is not awaited any more; errors that it raises are dropped."""
     # close() alone raises GeneratorExit where the coroutine waits. One that catches it and awaits again is still alive,
     # and so are those around it that it was awaited in: each has to be looked at.
     chain = list(awaited(coroutine))
@@ -93,7 +93,7 @@ _driven: weakref.WeakKeyDictionary[Any, weakref.ref[Coroutine[Any, Any, Any]]] =
 
 
 def driving(driver: Driver, coroutine: Coroutine[Any, Any, Any]) -> Driver:
-    """Note that a generator drives a coroutine by `send`: `forget` of the one then also closes the other."""
+    """Note that a generator drives a coroutine by `send`: `forget(driver)` then closes the coroutine too."""
     _driven[driver] = weakref.ref(coroutine)
     return driver
 
@@ -194,8 +194,8 @@ MOST_HUNG = 10  # hung threads, and coroutines, for each call at a time
 class CallThreads(ThreadPoolExecutor):
     """A loop's executor for so many calls; its threads no longer count once the call that they run was cancelled.
 
-    The threads are daemons of its own: the interpreter joins those of the standard library when it ends, and so never
-    ends while one hangs.
+    The threads are its own daemon threads: the interpreter joins the threads of the standard library's pool at its end,
+    and so would never end while a thread hangs.
     """
 
     # A thread cannot be ended. Where its call has timed out it is counted as hung, and a new thread takes its place:

@@ -40,8 +40,8 @@ async def within(
     thread instead of waiting cannot be left.)
 
     Args:
-        to_its_end: the coroutine does not see cancellations of the task by others. It still sees those by what it has
-            started itself, such as an `asyncio.timeout`.
+        to_its_end: the coroutine does not see cancellations of the task by others. It still sees cancellations by what
+            it has started itself, such as an `asyncio.timeout`.
         limited_by: the option that is the limit, for the message.
 
     Raises:
@@ -65,7 +65,7 @@ async def within(
 
 
 class _Reminder:
-    """Cancels the current task when its time is up, and takes all of it back in the end."""
+    """Cancels the current task when its time is up, and takes all its cancellations back in the end."""
 
     # Only the task's count of cancellations tells ours from those of others. It is `_before` when we begin, each of
     # ours is in `cancelled`, and the rest has come from others, who expect the task to end.
@@ -171,7 +171,7 @@ def _driven(running: Coroutine[Any, Any, Value], reminder: _Reminder) -> Generat
 
 
 class _Gate(asyncio.Future[None]):
-    """A future of our own in place of one that a coroutine has yielded, which may ignore its cancellation."""
+    """A future in place of the future that a coroutine has yielded, which may ignore its cancellation."""
 
     def __init__(self, reminder: _Reminder, future: Any) -> None:
         super().__init__(loop=reminder.task.get_loop() if future is None else future.get_loop())

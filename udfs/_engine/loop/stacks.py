@@ -25,10 +25,10 @@ TRIES = 5  # to list the coroutines of a loop that goes on meanwhile
 
 
 class Listener:
-    """A task that is in the report of the signal from `open` to `close`.
+    """A task that the signal's report includes, from `open` to `close`.
 
     Args:
-        waits: what it waits for, in lines.
+        waits: what the task waits for, in lines.
         loop: with the coroutines, and the thread in which it runs; None: there is no loop yet.
     """
 

@@ -201,12 +201,12 @@ def _is_generated(file: str, caller: str) -> bool:
 
 
 def _libraries() -> tuple[str, ...]:
-    """The folders of those that are loaded: a folder of the user's may be called like one of them."""
+    """The folders of the loaded libraries, as a folder of the user may have the name of a library."""
     return tuple(folder + os.sep for name in LIBRARIES for folder in getattr(sys.modules.get(name), "__path__", ()))
 
 
 def _name(stack: Stack) -> str:
-    """The name of the operator that called the function, whose frame is the last, else of the function itself."""
+    """The name of the operator that called the function in the last frame; without one, of the function."""
     *callers, (function, _) = stack
     for frame, _ in reversed(callers):
         if not frame.f_code.co_filename.startswith(OWN):

@@ -55,7 +55,7 @@ QUEUES: dict[OutputMode, Callable[[int], StreamElementQueue]] = {
 
 
 class AsyncWaitOperator(BufferedOperator, ChainedOperator):
-    """Flink's operator of that name for one task: every method is called on one event loop, nothing is locked.
+    """Flink's `AsyncWaitOperator` for one task: every method is called on one event loop, nothing is locked.
 
     Rows are pulled: the operator calls `request_rows` when it can use more, and gets them by `feed`, or in a chain by
     `process` as long as it is `available`. Results leave in the order of `options.output_mode`, each exactly once, as
@@ -68,7 +68,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         counters: count what is done; their clock is the operator's.
         identity: this task among those of the job; None: this task is the whole job.
         shared_clock: seconds, of a clock that all tasks share to within a tenth of a second.
-        own_limits: those that no other task shares; all operators of the task have them.
+        own_limits: the limits that no other task shares; all operators of the task have the same object.
     """
 
     # The order of wrapping: store( deadline( retry( limits( slot( attempt_timeout( function )))))); that of the limits
@@ -401,7 +401,7 @@ class AsyncWaitOperator(BufferedOperator, ChainedOperator):
         return None
 
     def _next_attempt(self) -> Attempt | None:
-        """The next attempt: of rows whose back-off is over, as they have waited longest, or of rows that come now."""
+        """The next attempt: first rows whose back-off is over, which have waited longest, then new rows."""
         backlog = self._lifecycle.backlog
         # A dead service is tried with a new row, if there is one: rows that have failed may be the cause.
         is_new = (

@@ -1,4 +1,4 @@
-"""The fast path of rows whose calls return at once: from the input to the output, with no place in the queue."""
+"""The fast path for calls that return at once: a row goes from input to output, without a place in the queue."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class FastPathOperator(Protocol):
 
 
 class FastPath:
-    """Calls one row after another, and sends each result to the output, while no row is before it and no call waits.
+    """Calls one row after another, and sends each result to the output, while the queue is empty and no call waits.
 
-    A row whose call waits, fails or takes long gets its place in the queue then, with its call as it is, and goes on as
-    all rows do.
+    A row whose call waits, fails or takes long gets a place in the queue then. Its call goes on, and the row is treated
+    as all other rows.
 
     Args:
-        output: leaves the chain.
-        starts, returned: of `plain.py`, for rows that go on so.
+        output: an output that leaves the chain.
+        starts, returned: the functions of `plain.py`, for rows that get a place.
         is_over: whether the operator has ended.
     """
 
@@ -86,7 +86,7 @@ class FastPath:
         return lifecycle.function is not None and not is_asked and output.leaves_chain
 
     def values(self) -> list[Any]:
-        """The row that is called, if it has no place yet."""
+        """The row that is called, if it has no place in the queue yet."""
         return [] if self._called is None else [self._called]
 
     def may_begin(self) -> bool:
@@ -108,7 +108,7 @@ class FastPath:
         self._lifecycle.pool.release(slot)
 
     def _goes_on(self, slot: Slot) -> None:
-        """The row that is called gets its place, and its deadlines, as of when its call began."""
+        """Give the called row its place in the queue, and its deadlines from the begin of its call on."""
         row, self._called, self._operator.is_taking = self._called, None, False
         self._starts(slot, self._queue.put_record(row), self._began)
 

@@ -1,4 +1,4 @@
-"""The rows in front of an operator: those that were not taken yet, and those gathered for a vectorized call."""
+"""The rows in front of an operator: rows not taken yet, and rows gathered for a vectorized call."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class RowGroup:
         return is_full or self._has_waited
 
     def gather(self, next_row: Callable[[], Row | None], is_starved: Callable[[], bool]) -> Attempt | None:
-        """The next call: of a full group, or of a partial one that waits no longer, or that none can join."""
+        """The next call: of a full group, of a group that has waited long enough, or that no other row can join."""
         while not self.is_ready:
             row = next_row()
             if row is not None:

@@ -1,4 +1,4 @@
-"""What bounds the rows in a queue unless their number is given: the memory that they hold."""
+"""Bounds the rows in a queue by the memory that they hold, unless their number is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWEST_BATCHES = 2  # input batches: one from which rows are taken, one that is 
 
 @dataclasses.dataclass(frozen=True)
 class RowSizes:
-    """How many bytes a row holds while it is in a queue, its input batch apart; None: no more than `place` says."""
+    """How many bytes a row holds in a queue, without its input batch; None: no more than `place` says."""
 
     place: int = PLACE_BYTES  # the same for all rows
     row: Callable[[Any], int] | None = None  # of what operators before have made, for a record
@@ -30,7 +30,7 @@ class RowSizes:
 
 
 class BatchToken:
-    """Lives as long as a row of its batch: for rows that lead to no object of their batch that could."""
+    """Lives as long as any row of its batch: for rows that do not refer to the batch itself."""
 
     __slots__ = ("__weakref__", "grow")
     grow: Callable[[int], None]  # called with the bytes that the batch has more than at first
@@ -38,7 +38,7 @@ class BatchToken:
 
 @dataclasses.dataclass(frozen=True)
 class InputBatch:
-    """The elements of an input batch, and their bytes; each of them leads to the token by its origin."""
+    """The elements of an input batch, and their bytes; the origin of each element refers to the token."""
 
     elements: Iterable[Any]
     token: Any
@@ -49,7 +49,7 @@ class InputBatch:
 
 
 class TaskBatches:
-    """The batches of a task beside its input: older ones that rows keep alive, and output that Spark has not taken."""
+    """The batches that a task holds: input batches that rows keep alive, and output that Spark has not taken."""
 
     # A row leads to its whole batch, and a batch lives as long as one of its rows, in whatever operator. Behind a
     # filter, and where rows leave as they are done, few rows keep many batches. So not the rows are counted but the

@@ -32,7 +32,7 @@ class Operator(ABC):
         """End with an error; the first one counts."""
 
     def waits(self) -> Iterator[Wait]:
-        """What it waits for now; input and output aside, which are the chain's."""
+        """What the operator waits for now, except for input and output, which the chain knows."""
         return iter(())
 
 
@@ -60,7 +60,7 @@ class ChainedOperator(Operator):
         """Nothing follows."""
 
     def input(self) -> ChainedOperator:
-        """Where one of the operators before this one passes its rows."""
+        """The input into which an operator before this one passes its rows."""
         return self  # a union has one input for each of them
 
 

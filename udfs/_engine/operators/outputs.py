@@ -21,7 +21,7 @@ UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take
 
 
 class OpenBatch(NamedTuple):
-    """The results that an output gathers. Others may be added directly, but for the first and the last one."""
+    """The results that an output gathers for a batch. A queue may append all but the first and the last one."""
 
     values: list[Any]
     origins: list[Any]  # of the values, one each
@@ -49,7 +49,7 @@ class StreamOutput(Collector):
         return UNLIMITED
 
     def collect_result(self, record: Any, result: Any) -> None:
-        """Take the only result of a record, which may be a plain tuple of the same."""
+        """Take the only result of a record, or of a plain tuple with the same fields."""
         _, timestamp, origin = record
         self.collect(StreamRecord(result, timestamp, origin))
 
@@ -141,7 +141,7 @@ class Following(Protocol):
 class ChainingOutput(StreamOutput):
     """Passes a record straight to the next operator of the same chain, which sees its projection.
 
-    `unreadable` makes what that sees of a record with a value that it cannot read, or raises the error.
+    `unreadable` makes the projection of a record with a value that cannot be read, or raises the error.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class ChainingOutput(StreamOutput):
 
 
 class CopyingChainingOutput(ChainingOutput):
-    """The same with a deep copy, so that neighbours cannot see each other's edits."""
+    """A `ChainingOutput` that passes deep copies, so that neighbours cannot see each other's edits."""
 
     def collect(self, record: StreamRecord) -> None:
         try:
@@ -232,7 +232,7 @@ class BroadcastingOutput(StreamOutput):
 
 
 class CopyingBroadcastingOutput(BroadcastingOutput):
-    """The same, with a shallow copy for all but the last."""
+    """A `BroadcastingOutput` that passes shallow copies to all outputs but the last."""
 
     # Shallow, for the row itself: its values are copied by the `CopyingChainingOutput` of operators that may edit them.
 
@@ -284,9 +284,9 @@ class RecordWriterOutput(StreamOutput):
 
     Args:
         write: takes the values and their origins.
-        rows: how many make a full batch.
+        rows: how many rows make a full batch.
         weigh: how many bytes values and their origins bring to the batch; None where that does not matter.
-        max_bytes: about how many make a full batch.
+        max_bytes: about how many bytes make a full batch.
     """
 
     # Two bounds and a timer: `rows`, so that Spark's batches keep their size; `max_bytes`, as large results of so many

@@ -177,7 +177,7 @@ class WatermarkOperator(SynchronousOperator):
         self._timer = self.loop.call_at(self._last + self.idleness, self._look, self._last)
 
     def _look(self, last: float) -> None:
-        """The input is idle if no row has come since the last one of that time."""
+        """The input is idle if no row has come since this look was planned."""
         if self._last > last:
             self._watch()
             return

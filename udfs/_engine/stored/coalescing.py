@@ -1,4 +1,4 @@
-"""Equal calls in flight share one: the first leads, the others follow, and one of them leads when it fails."""
+"""Equal calls in flight share one: the first leads, the others follow. If it fails, the next one leads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Call = TypeVar("Call", bound=Hashable)
 class SingleFlight(Generic[Call]):
     """Notes which call is made, and which calls wait for its result. It neither calls nor waits itself.
 
-    Exactly one of the calls in flight with one key leads. When it has results, all calls that follow have them too.
+    Exactly one of the calls in flight with one key leads. When it has results, all calls that follow get them too.
     When it ends without results (it failed, came to its deadline, was cancelled or abandoned), the call that has
     followed longest leads, with its own attempts and the rest of its own deadline. No failure is passed on.
     """
@@ -44,7 +44,7 @@ class SingleFlight(Generic[Call]):
         return tuple(self._followers.get(key, ()))
 
     def land(self, key: bytes, call: Call) -> Sequence[Call]:
-        """End a flight with results: returns the calls that have them too, in the order in which they joined."""
+        """End a flight with results: returns the calls that get them too, in the order in which they joined."""
         if key not in self._leaders or self._leaders[key] != call:  # as `leads`, for each row
             self.leave(key, call)
             return ()
@@ -83,7 +83,7 @@ Outcome = TypeVar("Outcome")
 
 
 class LandedResults(Generic[Outcome]):
-    """Results that landed after rows of the same key were looked up in vain: these rows need no call."""
+    """Results that came after rows of their key were looked up in vain: these rows need no call."""
 
     # A batch is looked up as a whole, and its rows are admitted later, one by one. Two equal rows are both looked up in
     # vain, and when the second is admitted the call of the first may have landed: then it is no flight any more.

@@ -15,7 +15,7 @@ KEY_BYTES_MORE = 320  # bytes by which a `LookedUpRow` is larger than a record, 
 
 
 class LookedUpRow(StreamRecord):
-    """A row that was looked up in the store, and that has no single result there."""
+    """A row that was looked up in the store and has no single result there."""
 
     key: bytes | None  # of its result in the store; None where `error` says why it has none
     looked_up: float  # the time of the lookup
@@ -49,7 +49,7 @@ class UnreadableRow(StreamRecord):
 
 
 def with_unreadable(elements: Iterable[Any], errors: Mapping[int, BaseException]) -> Iterator[Any]:
-    """The elements of a batch, those of rows with an error, by their number among the rows, as `UnreadableRow`."""
+    """The elements of a batch, with an `UnreadableRow` for each row that has an error; `errors` by row number."""
     rows = count()
     for element in elements:
         error = errors.get(next(rows)) if type(element) in ROWS else None

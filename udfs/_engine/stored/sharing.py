@@ -44,7 +44,7 @@ LONGEST_SHARED_WAIT = 180.0  # seconds that a row without a timeout waits for th
 
 
 class ClaimPace:
-    """As many as begin before a claim of now is old, by how many have begun since the claims before."""
+    """How many attempts to claim: as many as begin before their claims are old, by the pace since the last claims."""
 
     # Claimed attempts that do not wait to begin have begun, needed no call in the end, or are held: as many others may
     # be claimed. A retry that waits counts like a new call.
@@ -55,9 +55,9 @@ class ClaimPace:
         self._last = (0.0, 0)  # when the claims before began, and how many attempts did not wait any more then
 
     def claimed(self, attempts: int, *, began: float, ready: int, seconds: float, most: int) -> None:
-        """So many attempts were claimed, from `began` on, when others were `ready` to begin.
+        """These many attempts were claimed, from `began` on, when `ready` others were ready to begin.
 
-        So many seconds after that a claim is old; at most so many may wait.
+        A claim is old after `seconds`; at most `most` attempts may wait.
         """
         (last, before), gone = self._last, self._claimed - ready
         soon = math.ceil(seconds * (gone - before) / max(began - last, 1e-6))
@@ -66,10 +66,10 @@ class ClaimPace:
 
 
 class Claims:
-    """Attempts that wait until it is clear that no other task has made them or makes them.
+    """Attempts that wait until it is clear that no other task has made their calls, or makes them now.
 
-    Those that come together are looked up together. Where the store has leases, each row's key is leased first; a row
-    whose key another task has leased waits until that lease ends, but no longer than its own timeout.
+    Attempts that come together are looked up together. Where the store has leases, each row's key is leased first. A
+    row whose key another task has leased waits until that lease ends, but no longer than its own timeout.
     """
 
     # Tasks cannot wait for each other in a circle: a row with a lease needs nothing but a slot for its call, and slots
@@ -105,7 +105,7 @@ class Claims:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are rows that no decision was made about."""
+        """Whether some rows are not decided about yet."""
         return self._task is not None or bool(self._waiting_rows)
 
     @property
@@ -162,7 +162,7 @@ class Claims:
             self._watch()
 
     def _leased(self, attempt: Attempt, now: float) -> Attempt | None:
-        """Lease the keys of an attempt; returns what is left of it without rows whose key another task has."""
+        """Lease the keys of an attempt; returns the attempt without rows that wait for another task's lease."""
         if (leases := self._stored.leases) is None:
             return attempt
         left: list[Row] = []
@@ -215,7 +215,7 @@ class Claims:
 
 
 def _of_rows(attempt: Attempt, rows: Sequence[Row]) -> Attempt | None:
-    """An attempt of these of its rows; None if there are none."""
+    """The attempt with only these of its rows; None if there are none."""
     if len(rows) == len(attempt.rows):
         return attempt
     return Attempt(rows) if rows else None
@@ -268,7 +268,7 @@ class StoreSharing:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Results can be kept while the block runs; at its end all of them are."""
+        """Results can be stored while the block runs; at its end all of them are in the store."""
         failure = f"results of {self._operator.name} could not be stored"
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(closing(self._close_in_own_task, failure, limit=self._stored.close_limit))
@@ -304,7 +304,7 @@ class StoreSharing:
     # Before the call.
 
     def has_to_call(self, element: Any) -> bool:
-        """Whether an element that is next in line is a row that would have a call of its own."""
+        """Whether the next element is a row that needs a call of its own."""
         if not isinstance(element, LookedUpRow) or element.key is None or element.found is not None:
             return False
         return not (self._flights.is_flying(element.key) or self._fresh(self._landed.get(element.key)) is not None)
@@ -342,7 +342,7 @@ class StoreSharing:
         return landed[0] if landed is not None and self._clock() < landed[1] else None
 
     def _have(self, row: Row, found: Results | StoredFailure) -> None:
-        """A row is done with what was found for it."""
+        """A row is done with the result that was found for it."""
         if isinstance(found, StoredFailure):
             self._totals.stored_failures += 1
             self._lifecycle.conclude([row], [Failure(self._stored.replayed(found))])
@@ -404,7 +404,7 @@ class StoreSharing:
             self._operator.pump()
 
     def complete(self, row: Row, results: Results, outcome: Outcome) -> None:
-        """A row has these results, and keeps them if its call has made them; `outcome`: the same, or its failure."""
+        """A row has these results; they are stored if its call made them. `outcome`: the results, or its failure."""
         key: bytes | None = row.record.key
         if key is None or not self._flights.leads(key, row):
             _done(row, results)
@@ -444,7 +444,7 @@ class StoreSharing:
     ) -> None:
         """The outcome is in the store: all rows that have waited for it are done.
 
-        `found`: what rows have that find it there; `held`: bytes that were counted until now.
+        `found`: the outcome as the store gives it to waiting rows; `held`: bytes that were counted until now.
         """
         if held:
             self._queue.memory.release(held)  # type: ignore[union-attr]
@@ -462,7 +462,7 @@ class StoreSharing:
             self._have(follower, found)
 
     def _end_lease(self, key: bytes) -> None:
-        """Give back the lease of a key whose call is over, or is not made."""
+        """Give back the lease of a key if its call is over, or is not made."""
         if (leases := self._stored.leases) is not None and not self._flights.is_flying(key):
             leases.give_back(key)
 

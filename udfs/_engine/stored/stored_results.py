@@ -109,7 +109,7 @@ class StoredResults:
         return 4 * self._limit + 2 * STORE_CLOSE_LIMIT
 
     def keys_of(self, rows: Sequence[Any]) -> list[bytes]:
-        """The key of each row; raises if one of them has none."""
+        """The key of each row; raises if no key can be made of a row."""
         return self.keys.of_many(rows, are_plain=self._are_plain)
 
     async def look_up(self, keys: Sequence[bytes]) -> Decoded:
