@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from asyncudf.queues import StreamRecord
 
 from .._chain.function_plan import FunctionPlan
-from .._engine.calls.invokers import copied, of_row, settlement_call
+from .._engine.calls.arguments import copied, of_row, settlement_call
 from .._errors.answers import answer_of
 from .._errors.call_outcome import CallOutcome
 from .._errors.checks import discard, given_number

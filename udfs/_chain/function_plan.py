@@ -15,7 +15,7 @@ from .._arrow.rows import capture_type
 from .._arrow.sizes import estimated_size, fixed_size, size_estimate
 from .._arrow.validation import validator
 from .._arrow.vectors import SinkCodec, VectorCodec
-from .._engine.calls.invokers import with_own_arguments
+from .._engine.calls.arguments import with_own_arguments
 from .._errors.safe import safe_repr
 from .._errors.type_mismatch import check_awaited, listed
 from .._functions.key_names import check_key_name, defaults_of, key_name

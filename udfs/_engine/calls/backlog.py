@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from .attempt import Attempt
+from .costs import GroupBounds
 from .gatekeeper import Gatekeeper
-from .invokers import GroupBounds
 from .key_lines import KeyLines
 from .row import Row, RowState
 from .slots import HostOperator, SlotPool

@@ -21,9 +21,9 @@ from ..._limits.rates.option import TIME_ROUNDING
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..loop.event_loops import seconds_until
+from .arguments import settlement_call
 from .attempt import Attempt
 from .held import HeldFailures
-from .invokers import settlement_call
 from .key_lines import KeyLines
 from .slots import HostOperator, Slot, SlotPool
 from .spent_budgets import spent_error

@@ -1,19 +1,14 @@
-"""How each kind of function is called: an invoker for each kind, copies of arguments, costs of attempts."""
+"""How each kind of function is called: an invoker for each kind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import datetime
-import decimal
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from inspect import Parameter
 from typing import Any, Protocol
 
-from ..._errors.checks import given_number
 from ..._errors.exceptions import ResultError
 from ..._errors.type_mismatch import TypeMismatchError
 from ..._functions.async_function import (
@@ -25,16 +20,12 @@ from ..._functions.async_function import (
 )
 from ..._functions.options import Options
 from ..._functions.signature import (
-    BY_POSITION,
     FunctionKind,
     FunctionSpec,
     bound,
-    group_rows,
     parameters_of,
 )
-from ..._limits.gate import Key
-from ..._limits.keys import key_of
-from ..._limits.limited_task import Place
+from .arguments import of_row
 
 
 class GroupCodec(Protocol):
@@ -168,35 +159,6 @@ def invoker_of(
     return invoker
 
 
-def of_row(asked: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
-    """Makes a function of an option, such as `cost` or `on_timeout`, that is called with the columns of a row.
-
-    It gets by position the arguments that the function gets from the row; without a column, the function's default.
-    An argument behind the last column is passed only if the option's parameter has no default, or has the same name.
-    """
-    if spec.takes_mapping:
-        return asked
-    own = {*spec.resources, spec.context_parameter}
-    placed = [p for p in parameters_of(spec.function) if p.kind in BY_POSITION and p.name not in own]
-    ends = [place + 1 for place, p in enumerate(placed) if p.name in spec.parameters]  # of the columns
-    try:
-        takes = [p for p in parameters_of(asked) if p.kind in BY_POSITION]
-    except (ValueError, TypeError):  # some functions made in C have no signature
-        takes = []
-
-    def called(*row: Any) -> Any:
-        rest = iter(row)
-        values = [next(rest, p.default) if p.name in spec.parameters else p.default for p in placed]
-        end = ends[min(len(row), len(ends)) - 1] if ends and row else 0
-        for given, taken in zip(placed[end:], takes[end:], strict=False):
-            if taken.default is not Parameter.empty and taken.name != given.name:
-                break
-            end += 1
-        return asked(*values[:end], *rest)
-
-    return called
-
-
 def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     """The function as a coroutine that runs in the loop's thread pool, with the caller's context variables."""
 
@@ -218,89 +180,3 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
         return await asyncio.get_running_loop().run_in_executor(None, run)
 
     return call
-
-
-# Classes whose values cannot be edited. A tuple cannot either, but what is in it can.
-_FIXED = frozenset((type(None), bool, int, float, str, bytes, decimal.Decimal)) | frozenset(
-    (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
-)
-
-
-# Not copy.deepcopy of all: it takes many times as long, and remembers what it has seen, which values of a column do not
-# need.
-def copied(value: Any) -> Any:
-    """A copy of a value of a column: lists, dicts and objects of user-defined types are copied, all else is fixed."""
-    cls = type(value)
-    if cls is list or cls is tuple:
-        if _FIXED.issuperset(map(type, value)):  # such as an embedding: no value needs a copy
-            return value[:]
-        return cls([copied(item) for item in value])
-    if cls is dict:
-        return {key: copied(item) for key, item in value.items()}
-    if cls is bytearray or cls is set:
-        return value.copy()
-    udt = getattr(cls, "__UDT__", None)  # of a user-defined type of Spark's; deepcopy makes an array of an ML vector
-    return value if udt is None else udt.fromInternal(udt.toInternal(value))
-
-
-def with_own_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-
-    def call(*args: Any) -> Any:
-        return function(*(args if _FIXED.issuperset(map(type, args)) else copied(args)))
-
-    return call
-
-
-class GroupBounds:
-    """The bounds of one call: `size` rows of `most_weight` together; a heavier row has a call of its own."""
-
-    def __init__(self, spec: FunctionSpec, options: Options) -> None:
-        self.size = group_rows(spec, options)
-        self.is_many = spec.vectorized
-        self._weight = None if options.batch_weight is None else of_row(options.batch_weight, spec)
-        self.weighs = self._weight is not None
-        self.most_weight = math.inf if options.max_batch_weight is None else options.max_batch_weight
-
-    def weight_of(self, value: Any) -> float:
-        """The weight of a row; raises what `batch_weight` raises, and FatalError if it is no number of 0 or more."""
-        assert self._weight is not None
-        return given_number(self._weight(*copied(_arguments(value))), "batch_weight")
-
-
-class Costs:
-    """The costs of attempts: permits of each rate limit, then the amount that each budget reserves.
-
-    `of_each`: the costs of every attempt if they do not depend on its rows, else None.
-    """
-
-    def __init__(self, places: Sequence[Place], spec: FunctionSpec) -> None:
-        # For each, whether its cost is a function of the row, and the function that tells the cost.
-        self._asked = [(place.asks, place.asking(lambda asked: of_row(asked, spec)).cost_of) for place in places]
-        takes = None if spec.takes_mapping else spec.parameters
-        self._keys = [None if place.by is None else key_of(place.by, takes) for place in places]
-        has_own = any(asks for asks, _ in self._asked) or any(self._keys)
-        self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]
-
-    def of(self, values: Sequence[Any]) -> Sequence[float]:
-        """The costs of one attempt of these rows: a number counts once, a function for each row; raises its errors."""
-        return [
-            sum(cost_of(copied(_arguments(value))) for value in values) if asks else cost_of(())
-            for asks, cost_of in self._asked
-        ]
-
-    def keys_of(self, values: Sequence[Any]) -> Sequence[Key | None]:
-        """The key of a call for each limit and budget, None if not by key; AsyncUDFError if a value makes no key."""
-        if not any(self._keys):
-            return ()
-        (row,) = values  # as the declaration has checked
-        return [None if key is None else key(row) for key in self._keys]
-
-
-def settlement_call(spec: FunctionSpec) -> Callable[[Callable[..., float], Any, Any], float]:
-    """Makes a function that calls a `settle` with copies of a row's arguments and of its outcome."""
-    row = (lambda *row: row) if spec.takes_mapping else of_row(lambda *row: row, spec)
-    return lambda settle, value, outcome: settle(*row(*copied(_arguments(value))), copied(outcome))
-
-
-def _arguments(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, tuple) else (value,)

@@ -25,13 +25,15 @@ from ..._functions.async_function import Results
 from ..._functions.options import OnError, Options
 from ..._functions.signature import FunctionSpec
 from ..loop.event_loops import refused_thread
+from .arguments import copied, with_own_arguments
 from .attempt import Attempt
 from .backlog import Backlog
+from .costs import Costs, GroupBounds
 from .counts import OperatorCounts
 from .deadlines import CLOCK_ROUNDING, Deadlines
 from .decisions import Decision, Decisions, Ending, RetryAt, Way
 from .gatekeeper import Gatekeeper
-from .invokers import Costs, GroupBounds, Invoker, copied, with_own_arguments
+from .invokers import Invoker
 from .outcomes import ErrorPolicy, Outcome, ResultChecker, Validate, usual_error
 from .row import Row, RowSharing, RowState, Trouble
 from .slots import HostOperator, Slot, SlotPool

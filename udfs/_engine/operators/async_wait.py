@@ -24,8 +24,9 @@ from ..._observe.counters import TaskCounters
 from ..._observe.time_account import State
 from ..._observe.waits import Wait, Waiting
 from ..calls.attempt import Attempt
+from ..calls.costs import Costs, GroupBounds
 from ..calls.gatekeeper import Gatekeeper
-from ..calls.invokers import Costs, GroupBounds, GroupCodec, Invoker, invoker_of
+from ..calls.invokers import GroupCodec, Invoker, invoker_of
 from ..calls.lifecycle import RowLifecycle
 from ..calls.plain import returning, starting
 from ..calls.resources import Opening, closing, opened

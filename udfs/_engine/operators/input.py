@@ -13,7 +13,7 @@ from typing import Any
 from asyncudf.queues import StreamElement
 
 from ..calls.attempt import Attempt
-from ..calls.invokers import GroupBounds
+from ..calls.costs import GroupBounds
 from ..calls.row import Row
 
 UNKNOWN_ROWS = 10_000  # elements, if the number is not known

@@ -14,7 +14,7 @@ from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkSta
 from ..._errors.exceptions import UnreadableError
 from ..._functions.process_function import Collector, WatermarkGauge
 from ..._functions.side_outputs import OutputTag, SideRecord
-from ..calls.invokers import copied
+from ..calls.arguments import copied
 from ..stored.elements import RowsAsColumns
 
 UNLIMITED = sys.maxsize  # rows that an output at the end of a chain can take

@@ -22,8 +22,8 @@ from ..._functions.attempts import is_lasting
 from ..._functions.options import Options, limits_of
 from ..._observe.waits import Wait, Waiting
 from ..._stores.values import StoredFailure
+from ..calls.arguments import copied
 from ..calls.attempt import Attempt
-from ..calls.invokers import copied
 from ..calls.lifecycle import RowLifecycle
 from ..calls.outcomes import Outcome
 from ..calls.resources import closing
