@@ -23,6 +23,7 @@ from asyncudf import CircuitBreaker, RetryStrategy
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import is_retryable
 from asyncudf.testing import run_rows
+from tests.kit.http_services import sending
 
 pytestmark = pytest.mark.services
 
@@ -101,17 +102,9 @@ CASES = [(client, name) for client in CLIENTS for name in ANSWERS if (client, na
 
 async def raised(client: Client, sent: bytes) -> Any:
     """The error of a client, or its result, for an answer that is sent as it is."""
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(sent)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    async with server:
+    async with sending(sent) as url:
         try:
-            return await client("http://{}:{}".format(*server.sockets[0].getsockname()[:2]))
+            return await client(url.rstrip("/"))
         except Exception as error:
             return error
 

@@ -21,6 +21,7 @@ from yarl import URL
 from asyncudf import AsyncTimeoutError, ResultError, RetryStrategy
 from asyncudf.http import PermanentError, RetryableError, ThrottledError, is_retryable
 from tests.kit.errors import facts_of
+from tests.kit.http_services import sending
 
 KEY = ConnectionKey("example.com", 443, True, True, None, None, None)
 RESET = ConnectionResetError(errno.ECONNRESET, "reset by peer")
@@ -131,17 +132,9 @@ def test_a_strategy_with_it_travels() -> None:
 )
 async def test_a_message_that_is_not_whole_is_no_answer(sent: bytes) -> None:
     """aiohttp calls it a 400, which would be the request's fault, now and the next time."""
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(sent)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    async with server, aiohttp.ClientSession() as session:
+    async with sending(sent) as url, aiohttp.ClientSession() as session:
         with pytest.raises(Exception) as caught:  # noqa: PT011 - it differs
-            async with session.get("http://{}:{}/".format(*server.sockets[0].getsockname()[:2])) as response:
+            async with session.get(url) as response:
                 await response.read()
     assert (facts_of(caught.value).status, facts_of(caught.value).outcome) == (None, "down")
     assert is_retryable(caught.value)

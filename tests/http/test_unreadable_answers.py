@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -18,7 +16,7 @@ from aiohttp import web
 from asyncudf import CircuitBreaker, OptionError, RetryStrategy, http
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
 from asyncudf.testing import run_rows
-from tests.kit.http_services import serving
+from tests.kit.http_services import sending, serving
 
 pytestmark = pytest.mark.services
 
@@ -33,27 +31,15 @@ TOO_LONG = {
 BOUNDS_HEADERS = "max_headers" in inspect.signature(aiohttp.ClientSession).parameters
 
 
-@contextlib.asynccontextmanager
-async def speaking(head: bytes) -> AsyncIterator[tuple[str, list[int]]]:
-    """A service that answers each request so."""
-    requests: list[int] = []
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        requests.append(1)
-        writer.write(head + b"\r\nContent-Length: 2\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    async with server:
-        yield "http://{}:{}/".format(*server.sockets[0].getsockname()[:2]), requests
+def speaking(head: bytes) -> contextlib.AbstractAsyncContextManager[str]:
+    """A service that answers each request with this head and an empty JSON object."""
+    return sending(head + b"\r\nContent-Length: 2\r\n\r\n{}")
 
 
 @pytest.mark.parametrize("what", TOO_LONG)
 async def test_what_aiohttp_does_not_read_names_the_option(what: str) -> None:
     """It looked like a 400 of the service, was made again, and counted as an outage."""
-    async with speaking(TOO_LONG[what]) as (url, _), http.session(url)() as session:
+    async with speaking(TOO_LONG[what]) as url, http.session(url)() as session:
         with pytest.raises(OptionError, match=r"more than 8190 bytes; allow more.*max_field_size=65536") as caught:
             await session.get("/")
         assert "aaaa" not in str(caught.value), "it may be a cookie"
@@ -63,7 +49,7 @@ async def test_what_aiohttp_does_not_read_names_the_option(what: str) -> None:
 
 @pytest.mark.parametrize("what", TOO_LONG)
 async def test_with_the_option_it_is_read(what: str) -> None:
-    async with speaking(TOO_LONG[what]) as (url, _):
+    async with speaking(TOO_LONG[what]) as url:
         async with http.session(url, max_line_size=65536, max_field_size=65536)() as session:
             assert (await session.get("/")).status == 200
         async with http.session(url)() as session:
@@ -75,7 +61,7 @@ async def test_with_the_option_it_is_read(what: str) -> None:
 )
 async def test_too_many_headers_name_theirs() -> None:
     head = b"\r\n".join([b"HTTP/1.1 200 OK", *(b"X-%d: 1" % number for number in range(300))])
-    async with speaking(head) as (url, _):
+    async with speaking(head) as url:
         async with http.session(url)() as session:
             with pytest.raises(OptionError, match=r"[Tt]oo many headers received; allow more.*max_headers="):
                 await session.get("/")
@@ -85,7 +71,7 @@ async def test_too_many_headers_name_theirs() -> None:
 
 @pytest.mark.parametrize("what", TOO_LONG)
 async def test_a_session_of_ones_own_knows_too_that_it_is_no_outage(what: str) -> None:
-    async with speaking(TOO_LONG[what]) as (url, _), aiohttp.ClientSession() as session:
+    async with speaking(TOO_LONG[what]) as url, aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientResponseError) as caught:
             await session.get(url)
     assert not http.is_retryable(caught.value)

@@ -1,4 +1,4 @@
-"""HTTP services of aiohttp in a thread of their own, which answer as a test needs it."""
+"""HTTP services that answer as a test needs it: of aiohttp in a thread, or of bytes that are sent as they are."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from aiohttp import web
 
-__all__ = ("Handler", "serving")
+__all__ = ("Handler", "sending", "serving")
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -42,3 +42,18 @@ def serving(handler: Handler, tls: ssl.SSLContext | None = None, backlog: int = 
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextlib.asynccontextmanager
+async def sending(answer: bytes) -> AsyncIterator[str]:
+    """The address of a service that sends these bytes for each request, and closes the connection."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    async with server:
+        yield "http://{}:{}/".format(*server.sockets[0].getsockname()[:2])
