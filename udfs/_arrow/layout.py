@@ -1,4 +1,4 @@
-"""The layout of a row in a chain: the source's Arrow columns, those that operators add, and what each operator sees."""
+"""The layout of rows in a chain: the source's Arrow columns, the columns of operators, and what each operator sees."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Projection = Callable[[StreamRecord], StreamRecord]
 class ColumnGroup:
     """The columns that one operator adds to a row: a struct's fields, or one column of any other type."""
 
-    function: str  # its name, for messages
-    arrow_type: Any  # of the operator's value as it is in a record
+    function: str  # the operator's name, for messages
+    arrow_type: Any  # of the operator's value in a record
     names: tuple[str, ...]
     spreads: bool  # a struct's fields are the columns
 
@@ -71,18 +71,18 @@ class WatermarkColumnGroup(ColumnGroup):
 
 @dataclasses.dataclass(frozen=True)
 class RowLayout:
-    """The columns of a stream: those of the source, unless an operator made new rows, then a group for each operator.
+    """The columns of a stream: first the source's, unless an operator made new rows, then a group for each operator.
 
-    A record's `value` is that of the newest group. Its `origin` leads to the groups before it: the record as it was
-    before the newest group, and so on; the last origin is (rows, number), a row of the source. So an operator that
-    adds columns makes one new record and copies nothing, and the source's columns stay Arrow.
+    A record's `value` is the value of the newest group. Its `origin` is the record as it was before that group was
+    added, and so on; the last origin is (rows, number), a row of the source. So an operator that adds columns makes one
+    new record and copies nothing, and the source's columns stay Arrow.
     """
 
-    # Not one dict or tuple of all columns per row: each operator would copy what those before it have added, and the
+    # Not one dict or tuple of all columns per row: each operator would copy what earlier operators have added, and the
     # source's columns would become Python values and Arrow again, which is slow and not always exact.
     #
     # len(source_names or ()) == len(source_types); positions count the source's columns, then those of each group
-    # The origins of a record with n groups: n - 1 records, then (rows, number), or None if the rows are new
+    # The origins of a record with n groups: n - 1 records, then (rows, number), or None if an operator made new rows
 
     source_names: tuple[str, ...] | None  # None: the first group replaced the rows
     source_types: tuple[Any, ...]
@@ -129,6 +129,10 @@ class RowLayout:
     def whole(self) -> Projection:
         return self.mapping(range(len(self.names)))
 
+    def unprojected(self, seen: StreamRecord) -> StreamRecord:
+        """The record that a projection was made of."""
+        return seen.origin if self.groups else seen.with_value(None)
+
     def is_mutable(self, positions: Sequence[int]) -> bool:
         """Whether a value of these columns can be edited in place, as a list can and a string cannot."""
         arrow_types = self.arrow_types
@@ -144,7 +148,7 @@ class RowLayout:
         return all(types.get(position) is not None and has_plain_values(types[position]) for position in positions)
 
     def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
-        """Estimates the bytes that operators have added to records, from their values and origins; None: always few."""
+        """A function of values and origins that estimates the bytes added by operators; None: always few."""
         sizes = [size_estimate(group.arrow_type) for group in reversed(self.groups)]
         if not any(sizes):
             return None
@@ -162,8 +166,18 @@ class RowLayout:
 
     @property
     def size_of_place(self) -> int:
-        """The bytes of what operators have added to a record, but for what `weigher` estimates."""
+        """The bytes that operators have added to a record, without the part that `weigher` estimates."""
         return sum(RECORD_BYTES + (fixed_size(group.arrow_type) or 0) for group in self.groups)
+
+    def columns(self, values: Sequence[Any], origins: Sequence[Any]) -> list[pa.Array]:
+        found: list[list[pa.Array]] = []
+        for number, group in reversed(list(enumerate(self.groups))):
+            found.append(group.columns(values))
+            if number:
+                values, origins = [before.value for before in origins], [before.origin for before in origins]
+        if self.source_names is not None:
+            found.append(source_columns(origins))
+        return [column for columns in reversed(found) for column in columns]
 
     def no_rows(self, source: pa.Schema) -> list[pa.Array]:
         """Empty columns, as `columns` makes them of no records; `source` is the schema of the source's batches."""
@@ -174,10 +188,6 @@ class RowLayout:
     def _origin_of(self, record: StreamRecord) -> Any:
         # Before the first operator a record has no value to keep: its own origin is enough.
         return record if self.groups else record.origin
-
-    def unprojected(self, seen: StreamRecord) -> StreamRecord:
-        """The record that a projection was made of."""
-        return seen.origin if self.groups else seen.with_value(None)
 
     def _getter(self, position: int) -> Getter:
         """A function that reads a column from a record; the number of hops is found here, not in each row."""
@@ -190,16 +200,6 @@ class RowLayout:
                 return _from_group(group.getter(position), len(self.groups) - 1 - number)
             position -= len(group.names)
         raise IndexError(position)
-
-    def columns(self, values: Sequence[Any], origins: Sequence[Any]) -> list[pa.Array]:
-        found: list[list[pa.Array]] = []
-        for number, group in reversed(list(enumerate(self.groups))):
-            found.append(group.columns(values))
-            if number:
-                values, origins = [before.value for before in origins], [before.origin for before in origins]
-        if self.source_names is not None:
-            found.append(source_columns(origins))
-        return [column for columns in reversed(found) for column in columns]
 
 
 def _from_source(position: int, hops: int) -> Getter:

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from .._functions.side_outputs import SideRecord
 
-NUMBER_BYTES = 32  # bytes
-OTHER_BYTES = 104  # of a moment, a day, a decimal: the largest of them
-TEXT_BYTES = 57  # of a string or bytes without a character
-ITEM_BYTES = 8  # of a list, for each of its items
-FLAT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-PLAIN = {type(None): 0, bool: 0, int: NUMBER_BYTES, float: NUMBER_BYTES}  # by the class of a value
+NUMBER_BYTES = 32
+OTHER_BYTES = 104  # the most that a date, time, datetime, timedelta or decimal takes
+TEXT_BYTES = 57  # an empty string or bytes
+ITEM_BYTES = 8  # for each item of a list
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+BYTES_OF = {type(None): 0, bool: 0, int: NUMBER_BYTES, float: NUMBER_BYTES}
 
 
 def size_estimate(arrow_type: pa.DataType) -> Callable[[Any], int] | None:
@@ -24,12 +24,12 @@ def size_estimate(arrow_type: pa.DataType) -> Callable[[Any], int] | None:
         return None
     if pa.types.is_struct(arrow_type):
         return _size_of_structs(arrow_type)
-    # For texts and bytes a function of C, as it is called for each row.
-    return getsizeof if any(is_of(arrow_type) for is_of in FLAT) else estimated_size
+    # For texts and bytes a function in C, as it is called for each row.
+    return getsizeof if any(is_of(arrow_type) for is_of in TEXTS) else estimated_size
 
 
 def _size_of_structs(struct: pa.DataType) -> Callable[[Any], int]:
-    # The names of the fields are no part of it: all rows share them.
+    # Without the names of the fields, which all rows share.
     sizes = [(field.name, size_estimate(field.type)) for field in struct]
     varying = [(name, size) for name, size in sizes if size is not None]
     fixed = size_of_dict(len(sizes)) + sum(fixed_size(field.type) or 0 for field in struct)
@@ -59,8 +59,8 @@ def estimated_size(value: Any) -> int:
     cls = type(value)
     if cls is str or cls is bytes:
         return getsizeof(value)
-    if cls in PLAIN:
-        return PLAIN[cls]
+    if cls in BYTES_OF:
+        return BYTES_OF[cls]
     if cls is dict:
         return getsizeof(value) + sum(map(estimated_size, value)) + sum(map(estimated_size, value.values()))
     if cls is list or cls is tuple:

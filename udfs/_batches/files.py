@@ -25,7 +25,7 @@ class HadoopFiles:
 
     def __init__(self, jvm: Any, configuration: Any, path: str) -> None:
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
+        self._read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
         self._files = self._path(path).getFileSystem(configuration)
         self._is_local = str(self._files.getUri().toString()).startswith("file:")
 
@@ -65,7 +65,7 @@ class HadoopFiles:
             return None
         stream = self._files.open(place)
         try:
-            return bytes(self._bytes(stream)).decode()
+            return bytes(self._read_all(stream)).decode()
         finally:
             stream.close()
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Unpack
 import pyarrow as pa
 
 from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
+from asyncudf.queues._elements import ELEMENT_TYPES
 from asyncudf.queues._public import public
 
 from .._arrow.objects import has_objects, stored_type
@@ -39,8 +40,6 @@ from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed, side_output_type
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
-
-ELEMENTS = (StreamRecord, Watermark, WatermarkStatus, LatencyMarker)
 
 
 @public("asyncudf.testing")
@@ -115,7 +114,7 @@ class ListOutput(StreamOutput):
         super().__init__()
         self.everything: list[Any] = []
         self._has_others = False  # statuses or latency markers
-        self.read: Callable[[Any], Any] | None = None  # makes of a result what a function sees of it
+        self.read: Callable[[Any], Any] | None = None  # turns a result into the value that the next function would see
         self._sides = {} if side_outputs is None else side_outputs
 
     @property
@@ -126,9 +125,9 @@ class ListOutput(StreamOutput):
         return [item for item in self.everything if not isinstance(item, (WatermarkStatus, LatencyMarker))]
 
     def keep(self, read: Callable[[Any], Any] | None, *, weighs: bool) -> None:
-        """Keep what `read` makes of each result, or the results as they are; `weighs`: they are of different sizes."""
+        """Keep what `read` makes of each result, or the results themselves; `weighs`: results differ in size."""
         self.read = read
-        if read is None and not weighs:  # then they may be added without a call for each, as to a batch for Spark
+        if read is None and not weighs:  # then a queue may append results itself, as to a batch for Spark
             self.open_batch = OpenBatch(self.everything, [], UNLIMITED)
 
     def collect(self, record: StreamRecord) -> None:
@@ -156,7 +155,7 @@ class ListOutput(StreamOutput):
 
 
 class _KitPlan(FunctionPlan):
-    """A test compares with what its function returned: a result is checked, and stays this object."""
+    """Results are checked and stay the objects that the function returned, as tests compare with these."""
 
     @property
     def converts(self) -> bool:
@@ -183,7 +182,7 @@ class _KitPlan(FunctionPlan):
 def chain_of(
     udf: AsyncUDF[..., Any], output: ListOutput, loop: asyncio.AbstractEventLoop, *, as_column: bool = False
 ) -> Chain:
-    """The chain of a function as Spark runs it; without `as_column` results stay what the function returned."""
+    """The chain of a function as Spark runs it; without `as_column` results stay the objects that it returned."""
     # Random(0): every run is the same, jitter included.
     plan = plan_function_offline(udf.spec, udf.options, udf.returns)
     if not as_column:
@@ -196,12 +195,12 @@ def chain_of(
 
 
 def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputElement]:
-    """Rows as a user writes them as elements for an operator."""
+    """Turns rows, as a user writes them, into elements for an operator."""
     spec, counts = udf.spec, set[int]()
     takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
         value, timestamp = row, None
-        if isinstance(row, ELEMENTS):
+        if isinstance(row, ELEMENT_TYPES):
             if not isinstance(row, StreamRecord):
                 yield row
                 continue
