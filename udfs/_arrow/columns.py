@@ -79,7 +79,7 @@ def _by_numpy(column: pa.Array) -> list[Any]:
 
 
 def _in_buffer(column: pa.Array, number: int, dtype: str, more: int = 0) -> Any:
-    """The values in one of the buffers of a column: those of its rows, and so many `more`."""
+    """The values in a buffer of a column: one for each of its rows, and `more` behind them."""
     buffer = column.buffers()[number]
     start = column.offset * np.dtype(dtype).itemsize
     return np.frombuffer(buffer, dtype, len(column) + more, start)

@@ -26,10 +26,10 @@ class ObjectForm(Protocol):
         ...
 
     def written(self, value: Any) -> Any:
-        """The value of the Arrow type for a result; one that is one already stays. ValueError if there is none."""
+        """A result as a value of the Arrow type; such a value stays as it is. ValueError if there is no such value."""
 
 
-_forms: list[ObjectForm] = []  # those of this process, so that Arrow may name each by a number
+_forms: list[ObjectForm] = []  # all forms of this process: Arrow names each by its number
 
 
 class ObjectType(pa.ExtensionType):  # type: ignore[misc]
@@ -79,7 +79,7 @@ def stored_type(arrow_type: Any) -> Any:
 
 
 def fields_of(arrow_type: pa.DataType) -> list[pa.Field]:
-    """The fields of a struct, that of a list's items, or those of a map's keys and items."""
+    """The fields of a struct, the item field of a list, or the key and item fields of a map."""
     if pa.types.is_struct(arrow_type):
         return [arrow_type.field(i) for i in range(arrow_type.num_fields)]
     if pa.types.is_map(arrow_type):
@@ -89,7 +89,7 @@ def fields_of(arrow_type: pa.DataType) -> list[pa.Field]:
 
 
 def changed_inside(arrow_type: pa.DataType, change: Callable[[Any], Any], *, nullable: bool = False) -> pa.DataType:
-    """A type with other types inside, all of them `nullable` if it says so; one that is not nested as it is."""
+    """A nested type with changed types inside, all nullable if `nullable` says so; any other type as it is."""
     fields = [field.with_type(change(field.type)) for field in fields_of(arrow_type)]
     if nullable:
         fields = [field.with_nullable(True) for field in fields]

@@ -29,10 +29,10 @@ def warm_up(written: Iterable[pa.DataType], *, takes_vectors: bool, moves_rows: 
     """Do once in a process, before the first call, what all calls in flight would wait for.
 
     Args:
-        written: the types of what is written.
+        written: the types of the results that are written.
         takes_vectors: whether a function takes vectors, most often of pandas.
-        moves_rows: whether rows of the input may leave in another order, or some of them.
-        is_worker: whether the process is a worker's alone.
+        moves_rows: whether rows of the input may leave in another order, or not all of them.
+        is_worker: whether the process only serves as a worker.
     """
     if takes_vectors or not all(map(builder, written)):
         pa.array([0])  # pyarrow imports pandas
@@ -172,7 +172,7 @@ def _values(column: pa.Array, what: str, declared: Any = None) -> tuple[list[Any
 
 
 def _readable(column: pa.Array, declared: Any, unreadable: Callable[[Exception], Any]) -> list[Any]:
-    """The values of a column, and in the place of each that has no Python form what `unreadable` makes of it."""
+    """The values of a column; for a value that has no Python form, what `unreadable` makes of the error."""
     try:
         return values_of(column, declared)
     except _NO_FORM as error:
@@ -286,7 +286,7 @@ def _take(batch: pa.RecordBatch, numbers: list[int]) -> list[pa.Array]:
 
 
 class ResultArrays:
-    """Builds Arrow arrays of a function's results, whose name is in the message of a result that Arrow refuses."""
+    """Builds Arrow arrays of results; the name of the function is in the message of a result that Arrow refuses."""
 
     def __init__(self, function: str, arrow_type: pa.DataType) -> None:
         self._function = function

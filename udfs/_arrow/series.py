@@ -45,7 +45,7 @@ def _whole(value: float) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A value as functions see those of columns: lists, dicts, and the classes of the standard library."""
+    """A value as in a column: made of lists, dicts, and classes of the standard library."""
     match value:
         case _ if value is pd.NaT or value is pd.NA:  # in a list; that of a column is None
             return None

@@ -26,7 +26,7 @@ class VectorCodec:
     """Turns the rows of one call into the vectors that a function takes, and its result into values.
 
     The dtype of a Series follows from the type of its column, NULL or not: see `_series`. Types are None where they are
-    not declared (in the test kit): those of the values of a call count then.
+    not declared (in the test kit): then the values of each call say the type.
 
     `vectors`: one for each column, the last one also for all columns behind it.
     """
@@ -57,8 +57,8 @@ class VectorCodec:
     def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """The values of a vector of results, in the order of the rows that it was made of.
 
-        An exception stands for a row that has none: the function has answered so, in a list or in a Series of objects,
-        or its value does not fit the declared type (a TypeMismatchError).
+        An exception stands for a row without a value: it was returned so, in a list or a Series of objects, or the value
+        does not fit the declared type (a TypeMismatchError).
 
         Raises:
             ResultError: the result is no vector, or not one of these rows.
@@ -94,8 +94,8 @@ class VectorCodec:
     def _in_order(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Any:
         """A Series or DataFrame in the order of the rows.
 
-        Its index is that of the arguments, the numbers of the rows in any order; or the values of an argument in their
-        order, as of `reindex`.
+        The index must be the index of the arguments, which is the row numbers, in any order; or the values of an
+        argument in the order of the rows, as after `reindex`.
         """
         index, numbers_in_order = result.index, list(range(len(rows)))
         labels = index.tolist()

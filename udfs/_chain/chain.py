@@ -174,7 +174,7 @@ class Chain:
     Attributes:
         head: the operator that is fed.
         counted: the operators that make calls, by their names, from the head to the tail.
-        partition: that of the task.
+        partition: the partition of the task.
     """
 
     # The nesting of the operators' `running` blocks is the order of opening and closing: each block ends when its own
@@ -303,7 +303,7 @@ class _Operators:
         return {operator: list(self._before(node)) for node, operator in self._buffered.items()}
 
     def names(self) -> dict[Operator, str]:
-        """All operators from the head to the tail, with their names; a source is called like what it feeds."""
+        """All operators from the head to the tail, with their names; a source has the name of the operator it feeds."""
         named: dict[Operator, str] = {
             self.by_node[node]: self._names[node] for node in self._plan.nodes if node in self.by_node
         }

@@ -176,7 +176,7 @@ def no_micro_batch() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SinkPlan(FunctionPlan):
-    """The plan of a function that writes rows, and whose results nobody reads."""
+    """The plan of a sink's function: it writes rows, and its results are dropped."""
 
     # Names the stream and its micro-batch, in the task; empty where there is none. Equal rows of two micro-batches are
     # two writes, and a micro-batch that runs again has the keys that it had.

@@ -53,9 +53,9 @@ class ChainPlan:
 
     @classmethod
     def of_function(cls, plan: FunctionPlan, names: Sequence[str], arrow_types: Sequence[Any]) -> ChainPlan:
-        """A function alone: a column, a table function, the test kit; of columns with these names and Arrow types.
+        """A function alone, for a column, a table function or the test kit; it reads columns of these names and types.
 
-        These are None where they are not declared.
+        An Arrow type is None where it is not declared.
         """
         source = StreamNode(None, (), RowLayout(tuple(names), tuple(arrow_types)), None)
         factory = WaitFactory(plan, tuple(range(len(arrow_types))), tuple(names))
@@ -77,7 +77,7 @@ class ChainPlan:
 
     @property
     def written(self) -> list[Any]:
-        """The Arrow types of what its operators write, as far as they are declared; an `ObjectType` has no hash."""
+        """The declared Arrow types that the operators write. A list, as an `ObjectType` has no hash."""
         groups = [group.arrow_type for node in self.nodes for group in node.layout.groups]
         return [one for one in (*groups, *(plan.written for plan in self.functions)) if one is not None]
 
@@ -89,7 +89,7 @@ class ChainPlan:
 
     @property
     def name(self) -> str:
-        """That of its first function, for messages about the task."""
+        """The name of the first function, for messages about the task."""
         return next((plan.spec.name for plan in self.functions), "the chain")
 
     @property
@@ -101,7 +101,7 @@ class ChainPlan:
         return asked.pop() if asked else EventLoop.AUTO
 
     def readers_of(self, node: StreamNode) -> list[StreamNode]:
-        """The streams that read a stream; one that reads it twice is there twice."""
+        """The streams that read a stream; a stream that reads it twice is listed twice."""
         return [child for child in self.nodes for parent in child.parents if parent is node]
 
     @property
@@ -162,11 +162,11 @@ class OperatorFactory(ABC):
 
     @property
     def instance(self) -> Any:
-        """The object with a life cycle that the user has given; the factory itself if there is none."""
+        """The user's object with a life cycle; the factory itself if there is none."""
         return self
 
     def with_own_instance(self) -> OperatorFactory:
-        """The same with a copy of that object."""
+        """A factory with a copy of `instance`."""
         return self
 
     @abstractmethod
@@ -174,7 +174,7 @@ class OperatorFactory(ABC):
         """What the operator sees of its input rows, which are laid out as `before`."""
 
     def unreadable(self, before: RowLayout, record: StreamRecord, error: UnreadableError) -> StreamRecord:
-        """What the operator sees of a row with a value that it cannot read; the error is raised if no policy has it."""
+        """What the operator sees of a row with an unreadable value; raises the error if no policy applies to it."""
         raise error
 
     @abstractmethod
@@ -234,7 +234,7 @@ class WaitFactory(OperatorFactory):
         return not self.function_plan.spec.takes_mapping and before.is_plain(self.positions)
 
     def _row_sizes(self, before: RowLayout) -> RowSizes:
-        """The bytes of its rows in its queue; those of the source are counted by batches."""
+        """The bytes of a row in the operator's queue, without the source's columns, which are counted by batches."""
         added, result = self.function_plan.size_in_queue()
         place = PLACE_BYTES + added + before.size_of_place
         if self.function_plan.options.store is not None:

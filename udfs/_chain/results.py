@@ -1,4 +1,4 @@
-"""The results of a chain: what is read of it, and how rows leave it, to an output or as Arrow batches to Spark."""
+"""The results of a chain: which streams are read, and how rows leave, to an output or as Arrow batches to Spark."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _UNIMPORTED: Mapping[str, Any] = {
 def function_hints(function: Any) -> dict[str, Any]:
     """The types of a function's parameters and of its result (`return`), as far as they can be read.
 
-    That of the result is a text if it cannot: its type has to be declared then, and the error says why.
+    If the type of the result cannot be read, `return` is a text: then the type has to be declared.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -214,7 +214,7 @@ def from_annotation(hint: Any) -> str:
 
 
 def _ddl(hint: Any, inside: tuple[Any, ...] = ()) -> str:
-    """The same for a field of these classes, if there are any."""
+    """The DDL of a type; `inside`: the classes that it is a field of, to find a class that contains itself."""
     hint = without_none(hint)
     if isinstance(hint, str):
         raise UnknownTypeError(f"its annotation {hint!r} cannot be read: {_NOT_FOUND}, or give it as returnType=")
@@ -285,7 +285,7 @@ def _fields(hint: Any) -> dict[str, Any] | None:
 
 
 def has_fields(hint: Any) -> typing.TypeGuard[type]:
-    """Whether it is a class whose fields are annotated: a type that a user may declare, and no function."""
+    """Whether it is a class with annotated fields: a type that a user may declare, and no function."""
     if not isinstance(hint, type):
         return False
     is_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
@@ -353,7 +353,7 @@ def vectors_of(
     *,
     is_generator: bool,
 ) -> tuple[tuple[Vector, ...], Vector | None]:
-    """The vector of each column's parameter, then that of `*columns`; and that of `**columns`, if it is one.
+    """The vector kind of each column's parameter, then of `*columns`; and of `**columns`, if it takes vectors.
 
     All are empty for scalars. Raises FunctionError for what no batch can fill.
     """

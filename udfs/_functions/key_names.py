@@ -18,7 +18,7 @@ logger = logging.getLogger("asyncudf")
 
 
 def key_name(function: Any) -> str:
-    """The qualified name of a function with its module; of a callable object that of its class."""
+    """The module and qualified name of a function; for a callable object, of its class."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -31,7 +31,7 @@ def defaults_of(function: Any) -> dict[str, Any]:
 
 
 def check_key_name(name: str, function: Any) -> None:
-    """Warn if the name may not tell a function from others; OptionError for that of a partial, or of a lambda."""
+    """Warn if other functions may have the name too; OptionError for a partial or a lambda."""
     what = ""
     if isinstance(function, functools.partial):
         what = "the arguments that are bound to it"

@@ -154,7 +154,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class FunctionOptions(CallOptions, total=False):
-    """The options of a function: those of every entry point, and `output_mode`, which operator forms have as names."""
+    """The options of a function: the options of every entry point, and `output_mode`."""
 
     output_mode: OutputMode | Literal["ordered", "unordered"]
 
@@ -265,7 +265,7 @@ class Options:
 
     @property
     def hides_failures(self) -> bool:
-        """Whether nobody sees which rows have failed."""
+        """Whether failed rows cannot be told from the results."""
         return self.on_error is OnError.NULL
 
     @property
@@ -402,7 +402,7 @@ def shows_options(options: type[Any], **defaults: Any) -> Callable[[F], F]:
 
 
 def limits_of(options: Options) -> list[tuple[Limit, int]]:
-    """What may hold back calls, in the order in which it is asked, each with the first place of its `counted`."""
+    """The limits in the order in which they are asked, each with its first place among the costs of an attempt."""
     found: list[tuple[Limit, int]] = []
     first = 0
     # The last one first. Budgets have their places behind those of rates (`Spending`).

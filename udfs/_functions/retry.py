@@ -31,8 +31,8 @@ class RetryStrategy:
     """Which outcomes are tried again, how often, and after how long.
 
     Made with `fixed_delay` or `exponential_backoff`, or directly from tenacity's own objects. Each row's delays
-    come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (an
-    exception with `retry_after` seconds, or with `headers`, or those of its `response`) wins over the computed delay.
+    come from its own attempt number alone, so rows never disturb each other; a server's `Retry-After` (in
+    `retry_after`, in seconds, or in the `headers` of the exception or its `response`) wins over the computed delay.
     Longer waits are capped at `max_retry_after` seconds. A wait of 0 seconds or less, such as a date in the past,
     leaves the computed delay; a refusal, which uses no attempt, waits a second then. The deadline of the row always
     holds: if the delay would end after it, the row ends at once with the error of its last attempt.

@@ -44,7 +44,7 @@ def behind_decorators(function: Any) -> Any:
     """The function whose parameters and annotations count.
 
     A decorator's wrapper with `functools.wraps` and `*args, **kwargs` passes its arguments on, so the function that it
-    decorates counts. Of a wrapper with parameters of its own these count.
+    decorates counts. A wrapper with parameters of its own counts itself.
     """
     if isinstance(function, functools.partial):
         return functools.partial(behind_decorators(function.func), *function.args, **function.keywords)
@@ -117,11 +117,11 @@ def signature_of(function: Any, *, follow_wrapped: bool = True) -> inspect.Signa
 def bound(
     function: Callable[..., Any], parameters: Sequence[Parameter], columns: Collection[str], given: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """The function of its columns alone; the function itself if no other parameter is filled.
+    """A function that takes the columns alone, by position; the function itself if nothing else is `given`.
 
-    Of its `parameters` these `columns` are filled in their order, of which there may be fewer, and others with the
-    values that are `given`. A parameter that neither fills keeps its default. Columns with other names are for
-    `**columns`, and the last ones.
+    Columns fill the parameters of their names, in the order of `columns`; a call may pass fewer. `given` has values for
+    other parameters, and all further parameters keep their defaults. Columns without a parameter are for `**columns`,
+    and come last.
     """
     if named := [name for name in columns if name not in {p.name for p in parameters}]:
         inner = bound(function, parameters, [name for name in columns if name not in named], given)
@@ -164,7 +164,7 @@ class FunctionKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class FunctionSpec:
-    """A declared function, and what is known of it. Pickled for the executors with the function itself."""
+    """A declared function with its kind, columns and result. Pickled for the executors with the function itself."""
 
     # Read once, at the declaration: a mistake is an error at its own line, and no task reads signatures. Annotations
     # are read then too: the names in them may not exist on an executor.
@@ -265,7 +265,7 @@ class FunctionSpec:
                 )
 
     def with_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[FunctionSpec, list[Any]]:
-        """The function of these arguments alone, and they in its order; FunctionError if they do not fit."""
+        """The spec for these arguments alone, and the arguments in its order; FunctionError if they do not fit."""
         free = self.parameters[len(given) :]
         unknown = others = [name for name in named if name not in free]
         if self.takes_named and len(given) <= len(self.parameters):

@@ -261,7 +261,7 @@ class FunctionMetrics:
             self.examples[kind] = message()[:EXAMPLE]
 
     def note_unsettled(self, error: str) -> None:
-        """Count an attempt whose cost `settle` could not say, by the error that it raised."""
+        """Count an attempt for which `settle` raised, by the error."""
         self.unsettled[counted_as(error, self.unsettled)] += 1
 
     def merge(self, other: FunctionMetrics) -> None:
@@ -320,7 +320,7 @@ class SinkRows(NamedTuple):
 
     @property
     def parts(self) -> list[tuple[str, int]]:
-        """Each count that is to be shown, after what it is called."""
+        """The counts to show, each with its name: those that are not 0, and `written`."""
         named = zip(("written", "failed", "acknowledged before", "with a NULL argument"), self, strict=True)
         return [(name, rows) for name, rows in named if rows or name == "written"]
 

@@ -19,7 +19,7 @@ PLACED_TOGETHER = 10_000  # latencies that have gathered
 class LatencySketch:
     """How many calls took how long, in buckets that grow by 2%.
 
-    Sketches of parts add up to that of the whole: it does not matter in which order, or how calls were spread.
+    Sketches of parts add up to the sketch of the whole, in any order, however calls were spread over the parts.
 
     >>> sketch = LatencySketch()
     >>> sketch.add([0.1] * 98 + [2.0, 3.0])
@@ -90,7 +90,7 @@ class LatencySketch:
 
     @property
     def seconds(self) -> float:
-        """Of all calls together."""
+        """The seconds of all calls together."""
         return self._placed()._seconds
 
     @property

@@ -99,7 +99,7 @@ class _Function:
         self.ended = max(self.ended, ended)
 
     def with_running(self, parts: list[_FunctionInTask]) -> _Function:
-        """A copy in which those that still run are counted as they are now."""
+        """A copy that also counts the tasks that still run, as they are now."""
         both = _Function(self.about)
         vars(both).update({name: copy(value) for name, value in vars(self).items()})
         for part in parts:
@@ -111,7 +111,7 @@ class _Function:
         return both
 
     def _add_waits(self, waits: Iterable[Mapping[str, Any]]) -> None:
-        """Count those of one task; of tasks that wait for the same the longest wait is shown."""
+        """Count the waits of one task; if several tasks wait for the same, the longest wait is shown."""
         for wait in waits:
             key = wait["kind"], wait["what"]
             before = self.waits.get(key, {**wait, "tasks": 0})
@@ -141,7 +141,7 @@ class _Function:
 
 
 class RunMetrics:
-    """Adds up the messages of tasks; the order in which they come does not matter, nor that one comes twice.
+    """Adds up the messages of tasks; they may come in any order, and more than once.
 
     A message has an `id`, the `status` of its task ("waiting" for its first rows, "running", "succeeded", "stopped" by
     a reader that needed no more, "failed", or "lost": no further message came), where and when the task ran, and what

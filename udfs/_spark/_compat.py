@@ -1,4 +1,4 @@
-"""Differences between engines, and between versions of Spark. No other module knows either, but `data_sources`.
+"""Differences between engines and versions of Spark. Besides `data_sources`, no other module knows these.
 
 Versions are found by their features, the engine behind a session by what it answers.
 """
@@ -91,7 +91,7 @@ def active_context() -> SparkContext | None:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """What runs the queries of a session, and what it keeps of what a plan says."""
+    """The engine behind a session: what it supports, and which parts of a plan it keeps."""
 
     name: str
     calls_columns_once: bool = (
@@ -276,7 +276,7 @@ def check_columns(function: str, session: Any) -> None:
 
 
 def is_column(value: Any) -> bool:
-    """Before Spark 4.0 those of Spark Connect have a class of their own."""
+    """Whether it is a column: before Spark 4.0, columns of Spark Connect have a class of their own."""
     return isinstance(value, Column) or (type(value).__name__ == "Column" and hasattr(value, "_expr"))
 
 

@@ -98,7 +98,7 @@ def coordinator_config(
 
 
 def _warn_of_ledgers(url: str, spec: FunctionSpec, options: Options) -> None:
-    """Log if functions with a budget of one name do not keep in one place what they spend of it."""
+    """Log a warning if functions with a budget of one name keep their spending in different places."""
     kept = Kept(spec.name, place_of_ledgers(options.store))
     for budget in options.budgets:
         if budget.name is None:
@@ -114,7 +114,7 @@ def _warn_of_ledgers(url: str, spec: FunctionSpec, options: Options) -> None:
 
 
 class Kept(NamedTuple):
-    """What a function keeps of what it spends: in which place, if it has one."""
+    """The place where a function keeps what it spends of a budget, if it has one."""
 
     function: str
     place: str | None
@@ -273,7 +273,7 @@ def is_local(context: SparkContext) -> bool:
 
 
 def driver_host(context: SparkContext) -> str:
-    """Where the executors reach the driver: on this machine alone, where they all are in its own process."""
+    """The host at which executors reach the driver: loopback if all of them are in the driver's process."""
     if is_local(context):
         return LOCAL
     host: str = context.getConf().get("spark.driver.host") or LOCAL

@@ -295,7 +295,7 @@ def _inputs_of_dead_letters(last: StreamNode) -> Sequence[spark.StructField]:
 
 
 def unpacked(packed: DataFrame, tag: OutputTag) -> DataFrame:
-    """The rows of one tag among those of all undeclared side outputs, which were written without a declared type."""
+    """The rows of one tag, out of the rows of all side outputs without a declared type."""
     schema, group = rows_type(tag.schema, f"side output {tag.name!r}")
     name, wanted, error_reporting = tag.name, list(map(stored_type, group.arrow_types)), ErrorReporting()
 

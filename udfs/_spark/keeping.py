@@ -63,7 +63,7 @@ class Kept:
 
 
 def keep(df: DataFrame, task: Task | None = None, schema: spark.StructType | None = None) -> Kept:
-    """Keep the rows of a DataFrame that is no stream, or with a task the rows that it makes of them in `mapInArrow`.
+    """Keep the rows of a batch DataFrame; with a task, the rows that the task makes of them in `mapInArrow`.
 
     Spark evaluates them with the first action, partition by partition, and evaluates again what is lost with an
     executor. Where `persist()` does nothing or is refused, they are evaluated here, to the end: then they are in files

@@ -30,7 +30,7 @@ class _Node:
 
     @property
     def ordered_inputs(self) -> list[_Node]:
-        """Those whose order Spark would leave in what comes out."""
+        """The inputs whose order Spark keeps in the output."""
         deals_out = self.kind == "ExplicitRepartition" and not self.said.startswith("kind=coalesce")
         if deals_out or self.kind in _NEW_ORDER:
             return []
@@ -43,8 +43,8 @@ class _Node:
 def lost_sort(df: Any) -> str | None:
     """The kind of a sort that an operator over this DataFrame would not see; None if there is none.
 
-    A sort of all rows that a limit reads is kept, also for one that leaves nothing out. One that Spark would not show
-    to the operator either, such as before an aggregate, is none.
+    A sort that a limit reads is kept, even if the limit leaves no row out. A sort that Spark itself drops, such as one
+    before an aggregate, does not count.
     """
     if engine_of(df.sparkSession).keeps_sorts:
         return None

@@ -162,7 +162,7 @@ def _with_rows(data_type: spark.DataType) -> Callable[[Any], Any]:
 
 
 def _form_of(data_type: spark.DataType) -> ObjectForm | None:
-    """The form of a type; None if Arrow knows all of it."""
+    """The form of a type; None if Arrow has the type in full."""
     if isinstance(data_type, spark.UserDefinedType):
         return UserDefinedForm(data_type)
     if isinstance(data_type, VariantType):

@@ -84,7 +84,7 @@ class ResultTable:
         return self._load(self._folder(wave), schema)
 
     def add(self, rows: DataFrame, wave: str, *, again: bool = False) -> None:
-        """Add a wave, all of it or nothing; `again`: in place of what a process that was killed has left of it."""
+        """Add a wave, all of it or nothing; `again`: replace what a killed process has left of this wave."""
         if self.is_files:
             # Two jobs that write into one folder would delete each other's temporary files, so each wave has its own.
             # A job that was killed leaves whole files with whole rows, and a `_temporary` that nobody reads.
@@ -140,7 +140,7 @@ def is_missing(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def counted(rows: DataFrame, *figures: Column) -> Iterator[tuple[DataFrame, Callable[[], dict[str, Any]]]]:
-    """The rows, and what tells these aggregates of them once they are written. They are evaluated once."""
+    """The rows, and a function that returns these aggregates once the rows are written. They are evaluated once."""
     if engine_of(rows.sparkSession).observes:
         seen = Observation()
         yield rows.observe(seen, *figures), lambda: observed(seen)

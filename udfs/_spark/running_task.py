@@ -23,11 +23,11 @@ Uses = dict[str, "itertools.count[int]"]  # of each function: the numbers of its
 
 @dataclasses.dataclass(frozen=True)
 class RunningTask:
-    """What tells a task from others, and what its job says to it.
+    """The identity of a task, and the properties of its job.
 
     Attributes:
-        query: the name of its query, or of its stage if it is of none; None: nobody says.
-        rows: names the rows that it works on in the query; another attempt at them has the same name.
+        query: the name of its query, or of its stage if it has no query; None: not known.
+        rows: a name for the rows of the query that it works on; another attempt at these rows has the same name.
         stage: None where the engine has none.
         attempt: how often the task was begun before.
         key: the same for all that runs in one attempt in this process.
@@ -61,7 +61,7 @@ class RunningTask:
 
     @classmethod
     def of_rows(cls, batch: pa.RecordBatch) -> RunningTask:
-        """The task whose rows these are; there is at least one row."""
+        """The task that has these rows; there is at least one row."""
         if not _is_marked(batch):
             return cls.now()
         query, partition = (batch.column(name)[0].as_py() for name in MARKS)
@@ -99,7 +99,7 @@ def _is_marked(batch: pa.RecordBatch) -> bool:
 
 
 def is_for_want_of_a_context(error: BaseException | None) -> bool:
-    """Whether a function has asked for something of the None that stands for a missing TaskContext."""
+    """Whether a function has used an attribute of the None that it got in place of a missing TaskContext."""
     return (
         isinstance(error, AttributeError)
         and error.obj is None

@@ -102,7 +102,7 @@ class Evaluation:
     def of(
         cls, task: RunningTask, folder: str | None, spec: TaskReportSpec, plan: ChainPlan, first: pa.RecordBatch
     ) -> Evaluation | EvaluationHere | None:
-        """None where nothing is paid, or where nobody can say."""
+        """The evaluation of a task; None where each function has a store, or where it cannot be told."""
         paid = [one.spec.full_name for one in plan.functions if one.options.store is None]
         functions = ", ".join(dict.fromkeys(paid))
         if task.stage is None and task.key is not None and spec.entry_point == "operator" and paid:
@@ -185,7 +185,7 @@ class Evaluation:
 
 
 def _samples(batch: pa.RecordBatch) -> tuple[bytes, pa.Buffer, pa.Buffer]:
-    """The number of rows, the first of them and the last."""
+    """The number of rows, the first rows, and the last rows, as bytes."""
     rows = max(1, min(ROWS, ROW_BYTES * batch.num_rows // max(1, batch.nbytes)))
     last = batch.slice(max(0, batch.num_rows - rows))
     return b"%d" % batch.num_rows, batch.slice(0, rows).serialize(), last.serialize()

@@ -54,11 +54,11 @@ def start_bridge(
     first: pa.RecordBatch | None = None,
     task: RunningTask | None = None,
 ) -> Bridge[Iterable[InputElement], Any]:
-    """Start a chain in a task, that of this thread unless given, on a loop of its own, where `built` gets it.
+    """Start a chain in a task, by default the task of this thread, on a loop of its own; `built` gets the chain there.
 
-    `outputs_of` makes the outputs of the results, which call `emit` with each batch for Spark; `nothing` a batch
-    without rows. The task has `waited` so many seconds for its `first` rows, None where nothing says whether they come
-    a second time.
+    `outputs_of` makes the outputs of the results, which call `emit` with each batch for Spark; `nothing` makes a batch
+    without rows. The task has `waited` so many seconds for its `first` rows; without `first`, a second evaluation of
+    the rows is not noticed.
     """
     # Warm up on Spark's thread, before the loop runs: it would block all calls. The random numbers have no seed: with
     # equal ones all tasks would retry at the same moments.
@@ -191,7 +191,7 @@ def flusher() -> Callable[[], None]:
 
 
 def _discard(stream: io.BufferedIOBase) -> None:
-    """Let PySpark flush what nobody reads: it would print a traceback when the worker ends."""
+    """Let PySpark flush output that is not read any more: else it prints a traceback when the worker ends."""
     if isinstance(getattr(stream, "raw", None), io.FileIO):  # as PySpark's daemon makes it
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -206,7 +206,7 @@ def _stream_to_spark() -> io.BufferedIOBase | None:
 
 
 def _frame_of_spark() -> FrameType | None:
-    """That of PySpark's worker among those of our callers; None where another engine runs the task, or nobody does."""
+    """The frame of PySpark's worker among our callers; None in another engine, or outside of a task."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

@@ -12,7 +12,7 @@ COUNTED = ("succeeded", "stopped", "running")  # the figures of tasks that faile
 
 
 def paid(function: Mapping[str, Any], name: str) -> dict[str, float]:
-    """What calls have cost ("spent"), or how many are "unsettled", by key; those of tasks that failed count too."""
+    """What calls have cost ("spent"), or how many are "unsettled", by key; calls of failed tasks count too."""
     total = dict(function.get(name) or {})
     for key, amount in ((function.get("failed_attempts") or {}).get(name) or {}).items():
         total[key] = total.get(key, 0) + amount
@@ -81,7 +81,7 @@ class FunctionFigures:
         return sum(number for seconds, number in histogram if seconds < below)
 
     def quantile(self, name: str, share: float, below: float = math.inf) -> float:
-        """What this share of these calls took at most; 0 without any."""
+        """The time that this share of the calls did not exceed, in seconds; 0 without calls."""
         missing, last = share * self.calls(name, below), 0.0
         for seconds, number in (self.plain.get("latency") or {}).get(name) or ():
             if missing <= 0:

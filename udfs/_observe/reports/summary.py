@@ -58,7 +58,7 @@ def _tasks(function: Mapping[str, Any]) -> str:
 
 
 def _facts(function: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Titles, and what is to be said of them; only where there is something."""
+    """Titles with their texts; a title without a text is left out."""
     figures = FunctionFigures(function)
     if figures.tasks:
         speed = "" if figures.rate is None else f", {rate(figures.rate)}"

@@ -41,8 +41,8 @@ class DryRun:
     Attributes:
         function: the function's name.
         columns: the names of the columns that it reads.
-        rows: of the DataFrame.
-        distinct: arguments that differ, among the rows that make a call; None if Spark cannot compare them, as maps.
+        rows: how many rows the DataFrame has.
+        distinct: how many distinct arguments the called rows have; None if Spark cannot compare them, as maps.
         calls: how many calls to expect: one for each row, or with a `store=` one for each distinct argument, as if the
             store were empty and all tasks shared it; for a vectorized function as many as fill its batches.
         calls_at_most: one for each row, without rows that make no call (`on_null_input`).
@@ -159,7 +159,7 @@ def dry_run(
 
 
 def _seconds(calls: int, latency: float, capacity: float, tasks: int, options: Options) -> float:
-    """How long the calls take: as capacity lets them, or until the last of them may begin and has ended."""
+    """How long the calls take: as long as `capacity` or a limit makes them, whichever is longer."""
     begun = max((limit.seconds_for(calls, tasks) for limit, _ in limits_of(options)), default=0.0)
     return max(max(1.0, calls / capacity) * latency, begun + latency) if calls else 0.0
 
@@ -172,7 +172,7 @@ class RowCounts(NamedTuple):
 
 
 def count_rows(df: DataFrame, positions: Sequence[int], *, skips_nulls: bool, approximate: bool = False) -> RowCounts:
-    """Count in one query, which reads the columns at these positions alone, those of the function.
+    """Count in one query, which reads only the function's columns: those at these positions.
 
     `approximate`: distinct arguments with an error of about 5%, and without a shuffle of all of them.
     """

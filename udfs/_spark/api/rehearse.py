@@ -80,7 +80,7 @@ def rehearse(
 
     The calls are made in Spark's tasks, as those of the job, with as many in flight as the sample allows. They are
     real: they cost money, count for limits and budgets, and their results are kept in `store=`, so that the job does
-    not make them again. What they came to is measured, and what that means for the whole job is told by arithmetic: by
+    not make them again. Their times, costs and errors are measured. Arithmetic tells what follows for the whole job, from
     its rows or distinct keys, `capacity` x tasks, the limits, and the budgets with what is spent of them. Each figure
     is a range.
 
@@ -225,7 +225,7 @@ def _count(df: DataFrame, udf: AsyncUDF[..., Any], positions: Sequence[int]) -> 
 
 
 def _of_each_key(df: DataFrame, udf: AsyncUDF[..., Any]) -> DataFrame:
-    """One of the rows for each key that `key=` of the store makes of them."""
+    """One row for each key that the store's `key=` makes of the rows."""
     key = _free_name("asyncudf_key", df.columns)
     given = StructType([*df.toDF(*map(str, range(len(df.columns)))).schema.fields, StructField(key, BinaryType())])
     keyed = df.toDF(*given.names[:-1]).mapInArrow(StoreKeyTask(_task(df, udf, udf.options), key), given)
@@ -457,7 +457,7 @@ def _ends(udf: AsyncUDF[..., Any], counted: _Counted, as_is: Forecast, tasks: Se
 
 
 def _calls_by(spec: FunctionSpec, df: DataFrame, by: Sequence[str]) -> DataFrame:
-    """The `calls` of each value of these parameters; `df` has a row for each call."""
+    """The number of calls for each value of these parameters; `df` has a row for each call."""
     # By the places of columns, as names may be equal or have dots; and as texts, as the keys of the job are.
     places = {name: place for place, name in enumerate(df.columns if spec.takes_mapping else spec.parameters)}
     numbered = df.toDF(*map(str, range(len(df.columns))))

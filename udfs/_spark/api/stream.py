@@ -39,8 +39,8 @@ class AsyncStream:
     Each method returns a new stream and changes nothing. Rows pass from operator to operator one by one, and a slow
     operator holds back the operators before it: at most `capacity` rows wait in front of each. Functions are called
     when an action runs on the DataFrame of `to_df()`. Methods that a stream does not have, such as `show`, `count` or
-    `select`, are those of that DataFrame, and so are its properties, such as `write`. Only a call of such a method, or
-    the use of such a property, plans the stream. Columns are no attributes: use `sf.col("temp")`.
+    `select`, and properties such as `write`, are taken from that DataFrame. The stream is only planned when such a
+    method is called, or such a property is used. Columns are no attributes: use `sf.col("temp")`.
 
     Functions of one row see a dict of all columns. An async operator appends the columns of its result. Columns that
     no function reads stay in Arrow. After Flink's `DataStream`.

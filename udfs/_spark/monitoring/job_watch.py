@@ -67,7 +67,7 @@ class JobWatch:
         self._ended_stages: dict[int, int] = {}  # by stage its tasks; a stream has a stage for each micro-batch
 
     def open(self) -> None:
-        """Have jobs report from now on; OptionError if the session does not answer, as one that has been stopped."""
+        """Have jobs report from now on; OptionError if the session does not answer, such as a stopped one."""
         self._open.append(self)
         REGISTRY.open(self.run, self.take)
         try:

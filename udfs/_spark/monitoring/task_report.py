@@ -158,7 +158,7 @@ class TaskReportSpec:
     # The worker unpickles the accumulator only for a monitor: Spark would send it back with every task.
 
     def about(self, plan: FunctionPlan, name: str, position: int) -> tuple[str, dict[str, Any]]:
-        """The use of a function in messages, and what they say of it; it has this position in a chain."""
+        """The key of one use of a function in messages, and its description; `position` in the chain."""
         order = [self.use, self.mention, position]
         options = plan.public_options()
         about = {"name": name, "entry_point": self.entry_point, "order": order, "options": options}
