@@ -20,8 +20,8 @@ def on_use(
     """The `__getattr__` and the `__dir__` of a package that imports a module when one of its names is used.
 
     Args:
-        modules: the names that the package has from each of its modules; a module without names is one of them itself.
-        needs: what to say where one of these libraries is not there.
+        modules: for each module, the names that the package exports from it; a module without names is exported itself.
+        needs: for each library, what to say if it is missing.
     """
     places = {name: (module, name) for module, names in modules.items() for name in names}
     places |= {module[1:]: (module, "") for module, names in modules.items() if not names}

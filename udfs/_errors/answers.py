@@ -82,9 +82,9 @@ class Refusal:
 
 
 class Answer(NamedTuple):
-    """What a service has said in an exception, the exceptions that it was raised from and those of its group.
+    """What a service has said in a response, or in an exception with its causes and the exceptions of its group.
 
-    Or in a response. Each is None where nothing was said.
+    An attribute is None if the service has not said it.
 
     Attributes:
         status: the HTTP status; without one of an error that of the error in a body, as in the event of a stream that

@@ -42,7 +42,7 @@ class CachedClient:
 
 
 def answers_of(lines: Iterable[bytes], read: Callable[[dict[str, Any]], Any]) -> Iterator[tuple[str, Any]]:
-    """The key of each line of a file of answers, with what `read` makes of the line; with an error for a damaged one.
+    """The key of each line of a file of answers, with what `read` makes of it, or an error if it is damaged.
 
     A damaged line whose key cannot be seen is left out.
     """

@@ -144,7 +144,7 @@ def _client() -> Any:
 
 
 def _state(job: Any) -> JobState | None:
-    """The state of a job; of a status that is not known that of the time that it has, if it is over."""
+    """The state of a job. If its status is not known, the time of its end tells the state; None without one."""
     if (state := STATES.get(str(job.status).lower())) is not None:
         return state
     return next((STATES[name] for name in ENDS if getattr(job, f"{name}_at", None) is not None), None)

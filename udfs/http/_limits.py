@@ -11,15 +11,14 @@ from .._limits.rates.dialects import lowered
 def tell_limits(headers: Any) -> None:
     """Tell the headers of an answer to the limits of the function that are `RateLimit.from_headers`.
 
-    For a call, at any depth of it, or as a hook of the client that it uses; outside of a call, and where no limit is
-    learned, it does nothing. The answers of an `http.session` are told by themselves, and so are the headers of an
-    exception that the call ends with.
+    Use it in a call, at any depth, or as a hook of the call's client. It does nothing outside of a call, and where no
+    limit is learned. An `http.session` tells its answers by itself, and so does an exception that ends the call.
 
     Args:
-        headers: of the answer, or a response that has them as its `headers`.
+        headers: the headers of the answer, or a response with the attribute `headers`.
 
     Raises:
-        TypeError: neither of these.
+        TypeError: it is neither headers nor a response.
 
     >>> from asyncudf import RateLimit, http
     >>> from asyncudf.testing import run_rows

@@ -36,9 +36,9 @@ class Request:
 
     Attributes:
         method: such as "POST".
-        url: with its query.
-        headers: so far; names may be in any case.
-        body: None if it is not known before it is sent, such as that of a stream.
+        url: the URL with its query.
+        headers: the headers so far; names may be in any case.
+        body: the body; None if it is not known before it is sent, as for a stream.
     """
 
     method: str

@@ -28,7 +28,7 @@ _stays_here: ContextVar[bool] = ContextVar("asyncudf_stays_here", default=False)
 
 @contextlib.contextmanager
 def staying_here() -> Iterator[None]:
-    """A block whose plans do not leave this process, so that what is in them need not pickle."""
+    """A block whose plans stay in this process, so that their objects need not pickle."""
     token = _stays_here.set(True)
     try:
         yield
