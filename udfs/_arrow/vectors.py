@@ -57,7 +57,7 @@ class VectorCodec:
     def decode(self, result: Any, rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         """The values of a vector of results, in the order of the rows that it was made of.
 
-        An exception stands for a row without a value: it was returned so, in a list or a Series of objects, or the value
+        An exception stands for a row without a value: it was returned in a list or a Series of objects, or the value
         does not fit the declared type (a TypeMismatchError).
 
         Raises:

@@ -80,7 +80,7 @@ def rehearse(
 
     The calls are made in Spark's tasks, as those of the job, with as many in flight as the sample allows. They are
     real: they cost money, count for limits and budgets, and their results are kept in `store=`, so that the job does
-    not make them again. Their times, costs and errors are measured. Arithmetic tells what follows for the whole job, from
+    not make them again. Their times, costs and errors are measured. Arithmetic tells what follows for the whole job, by
     its rows or distinct keys, `capacity` x tasks, the limits, and the budgets with what is spent of them. Each figure
     is a range.
 
