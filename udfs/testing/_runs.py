@@ -7,12 +7,11 @@ import datetime
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import pyarrow as pa
 
-from asyncudf.queues import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
-from asyncudf.queues._elements import ELEMENT_TYPES
+from asyncudf.queues import LatencyMarker, StreamElement, StreamRecord, Watermark, WatermarkStatus
 from asyncudf.queues._public import public
 
 from .._arrow.objects import has_objects, stored_type
@@ -40,6 +39,8 @@ from .._spark.schemas import arrow_type_or_none, check_source
 from .._spark.types import arrow_type, parsed, side_output_type
 from ._loops import new_loop, run_apart
 from ._result_store import staying_here
+
+ELEMENTS = get_args(StreamElement)
 
 
 @public("asyncudf.testing")
@@ -200,7 +201,7 @@ def elements_of(udf: AsyncUDF[..., Any], rows: Iterable[Any]) -> Iterator[InputE
     takes_mapping, several = spec.takes_mapping, spec.variadic or len(spec.parameters) > 1
     for row in rows:
         value, timestamp = row, None
-        if isinstance(row, ELEMENT_TYPES):
+        if isinstance(row, ELEMENTS):
             if not isinstance(row, StreamRecord):
                 yield row
                 continue
