@@ -79,7 +79,7 @@ class BatchRequest(NamedTuple):
     """A request in a job.
 
     Attributes:
-        key: of the request, 32 hexadecimal digits; `fetch` gives the answer under it.
+        key: the key of the request, 32 hexadecimal digits; `fetch` gives the answer under it.
         body: what `request` of the function has returned.
     """
 

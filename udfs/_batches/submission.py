@@ -77,13 +77,13 @@ class SubmissionStatus:
 
     Attributes:
         function: its name.
-        rows: of the input.
+        rows: how many rows the input has.
         requests: how many distinct requests are in each state: "done" (with a result), "failed" (dead letters),
             "working" (in a job of the service), "over" (in a job that is over, to be fetched), "unsent" (among them
             those to be asked again). `reused` of those done came from the store.
         jobs: how many jobs are in each state: "unsent", "queued", "working", "over", "settled", or "unknown" where the
             service does not answer.
-        attempt: of the requests that are at work.
+        attempt: the number of the current attempt.
         spent: what was charged, by unit; where two budgets have one unit, by a name such as `USD of "month"`.
         unsettled: how many answers were charged with what was reserved for them, as `settle` has raised; by an error
             of each job.
@@ -247,7 +247,7 @@ class Submission:
                 not be read are read again, without a request. Name, version, columns and type must be the same.
             service: in place of the one in the state, for example with other settings of its client.
             budget: in place of those in the state, for example of a larger amount.
-            store: gets the results that are fetched from now on; the state does not keep the one of `submit`.
+            store: gets the results that are fetched from now on; the state does not keep the store of `submit`.
 
         Raises:
             FunctionError: nothing was submitted with this state; the function is another one; or the one in the state
@@ -306,7 +306,7 @@ class Submission:
     def collect(self, partial: bool = False) -> DataFrame:
         """The columns of the input and the results, in no order; rows without a result are `dead_letters()`.
 
-        Looks once whether more is over. Reading the DataFrame reads the state, and asks nobody.
+        Looks once whether more is over. Reading the DataFrame only reads the state.
 
         Args:
             partial: also if it is not done: rows that are not done are left out. What `wait` would raise is a warning

@@ -87,9 +87,10 @@ class Answer(NamedTuple):
     An attribute is None if the service has not said it.
 
     Attributes:
-        status: the HTTP status; without one of an error that of the error in a body, as in the event of a stream that
-            had begun with a 200. A `code` counts only if it is an `http.HTTPStatus`: databases, mail servers and
-            websockets have codes of their own. An exception of aiohttp for an incomplete message has none.
+        status: the HTTP status. If it is no status of an error, the status of an error in the body counts, as in the
+            event of a stream that had begun with a 200. A `code` counts only if it is an `http.HTTPStatus`: databases,
+            mail servers and websockets have codes of their own. An exception of aiohttp for an incomplete message has
+            none.
         refusal: a 429; AWS's code for it, with any status; a 503 or 529 that says when to call again; a 403 that says
             so, or with `x-ratelimit-remaining: 0`; gRPC's RESOURCE_EXHAUSTED; and what has a wait and no status. In a
             group one is enough.
@@ -151,7 +152,7 @@ def bound_of_aiohttp(error: BaseException) -> str | None:
 
 
 def headers_of(error: BaseException) -> list[Any]:
-    """The headers of all answers in an exception, the exceptions that it was raised from, and those of its group."""
+    """The headers of all answers in an exception, its causes, and the exceptions of its group."""
     found = [] if _has_no_answer(error) else [*_all_headers(error)]
     return [*found, *(headers for leaf in leaves(error) for headers in headers_of(leaf))] if is_group(error) else found
 
@@ -291,7 +292,7 @@ def _waits(outcome: Any, headers: Sequence[Mapping[str, Any]], bodies: Sequence[
 
 
 def _headers(outcome: Any, response: Any) -> Iterator[dict[str, Any]]:
-    """The headers that say when to call again, by name in lower case; of each holder that has any."""
+    """The headers that say when to call again, by name in lower case, for each holder that has any."""
     for holder in (outcome, response):
         if holder is None:
             continue
@@ -345,7 +346,7 @@ def _attribute(holder: Any, name: str) -> Any:
 
 
 def _code(error: Any) -> Any:
-    """The `code` of an exception, unless it is a property: those of aiohttp and of websockets warn about being read."""
+    """The `code` of an exception, unless it is a property: in aiohttp and websockets this property warns when read."""
     try:
         return inspect.getattr_static(error, "code")
     except BaseException:

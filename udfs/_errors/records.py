@@ -86,7 +86,7 @@ def error_text(error: BaseException, *, redacted: bool = False) -> str:
 
 
 def error_message(error: BaseException, *, redacted: bool = False) -> str:
-    """The message of an error, and what it was raised from; of a group also the messages of its exceptions."""
+    """The message of an error and of its causes; for a group, also the messages of its exceptions."""
     message = _own_message(error, redacted=redacted)
     if is_group(error) or issubclass(type(error), AsyncUDFError):
         return message

@@ -46,7 +46,7 @@ def replaced(error: BaseException) -> Iterator[BaseException]:
     """An exception, those that it was raised from or in place of, and those in groups, each once.
 
     Of those that were being handled when it was raised only one counts whose handler has raised it itself. An exception
-    from further down is that of a second try, for example with a new client, and stands for itself.
+    from further down belongs to a second try, for example with a new client, and stands for itself.
     """
     return related(error, context=_handled_by_its_raiser)
 

@@ -49,7 +49,7 @@ def each_of(value: Any) -> list[Any]:
 
 
 def read_each(value: Any, read: Callable[[Any], float | None]) -> list[float]:
-    """What `read` makes of each value of a header, without what it cannot read."""
+    """The results of `read` for the values of a header; a value that it cannot read is left out."""
     return [found for one in each_of(value) if (found := read(one)) is not None]
 
 

@@ -128,7 +128,7 @@ class RuntimeContext:
         """What the attempt before has ended with: its exception, or the result that `retry_if_result` did not accept.
 
         None in the first attempt. So a model can be asked again, and told what was wrong. In a call of many rows it is
-        that of the first row that has one. An exception has no traceback here.
+        the error of the first row that has one. An exception has no traceback here.
 
         >>> from asyncudf import RetryStrategy
         >>> from asyncudf.testing import run_rows
@@ -154,9 +154,9 @@ class RuntimeContext:
         """A key for the current row: the same in every attempt and in every re-run of the task.
 
         Made of the function's name, its `version=`, the declared type and the input values. So two equal rows have the
-        same key: a service that gets the key can answer the second from the first. The key is that of the row in a
-        `ResultStore`, in hexadecimal digits; a call of several rows has one key for all of them, and
-        `idempotency_keys` are those of each.
+        same key: a service that gets the key can answer the second from the first. It is the key of the row in a
+        `ResultStore`, in hexadecimal digits. A call of several rows has one key for all of them;
+        `idempotency_keys` has a key for each row.
 
         Raises:
             AsyncUDFError: no key can be made of the input.

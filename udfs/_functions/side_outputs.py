@@ -19,7 +19,7 @@ class OutputTag:
     """Names a side output and the schema of its rows. Tags of the same name mean the same output.
 
     Args:
-        name: of the side output; no other side output has it.
+        name: the name of the side output; no other side output has it.
         schema: DDL such as "city string, reason string", or a `StructType`.
 
     Raises:

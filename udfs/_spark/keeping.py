@@ -94,7 +94,7 @@ def keep(df: DataFrame, task: Task | None = None, schema: spark.StructType | Non
 def _persist(frame: DataFrame) -> DataFrame:
     """`frame.persist()`, but so that a monitor over Spark Connect gets the figures of its tasks.
 
-    These are in the logs of the session that has planned the tasks, and those of a clone cannot be read.
+    The figures are in the logs of the session that has planned the tasks; the logs of a clone cannot be read.
     """
     conf = frame.sparkSession.conf
     with contextlib.ExitStack() as undo:

@@ -263,7 +263,7 @@ def _literally(name: str) -> str:
 
 
 def column_names(columns: Sequence[Any], schema: spark.StructType, df: DataFrame | None) -> tuple[str, ...]:
-    """The names of the columns that are given, among those of the schema; of its own `df` one is certain."""
+    """The names of the given columns, which must be columns of the schema, and of `df` where that can be told."""
     return tuple(column if isinstance(column, str) else _name(column, schema, df) for column in columns)
 
 

@@ -108,7 +108,7 @@ class ResultStore:
 
         Results survive when any of the processes is killed. After a power failure a file may be damaged: delete the
         folder. It must be on a disk of the host, not on a network. It must belong to the user of the workers, and
-        nobody else may write to it: in a task that opens another folder the store fails (`on_store_error`).
+        no other user may write to it: in a task that opens any other folder the store fails (`on_store_error`).
 
         Args:
             path: a folder; it is made if it is not there, for its owner alone. `~` is the home of the program's user.
@@ -151,7 +151,7 @@ class ResultStore:
         """Connect; called once, before anything else, on the loop of the calls."""
 
     async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The value of each key, in their order; None for one that is not there, or too old."""
+        """The value of each key, in the order of the keys; None for a value that is missing or too old."""
         raise NotImplementedError(f"{type(self).__name__} needs a coroutine get_many(keys)")
 
     async def put_many(self, items: dict[bytes, bytes], ttl: float | None) -> None:

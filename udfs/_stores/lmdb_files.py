@@ -42,7 +42,7 @@ class RotatingFiles:
         max_bytes: the size of all files together.
 
     Raises:
-        AsyncUDFError: the folder or a file is somebody else's, is damaged, or was open when this process was forked;
+        AsyncUDFError: the folder or a file is another user's, is damaged, or was open when this process was forked;
             the disk is full; this is Windows.
         OSError: the folder cannot be made, or a file cannot be read and written.
     """
@@ -166,7 +166,7 @@ def _remove(path: str) -> None:
 
 
 class LmdbFile:
-    """One file of entries under keys. Its methods wait for nobody, as long as there is one writer at a time.
+    """One file of entries under keys. Its methods never wait, as long as there is one writer at a time.
 
     All processes that open a file give the same size: the bytes that the file may grow to.
     """
@@ -333,7 +333,7 @@ def _remove_own(pid: int) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Check that a folder is this user's, and that nobody else can put anything into it; make it if it is not there.
+    """Check that a folder is this user's and that no other user can write to it; make it if it is not there.
 
     LMDB opens a file by its name, and follows links. So another user who can write to the folder could have another
     file overwritten, or make a task wait for ever at a FIFO.

@@ -76,7 +76,7 @@ class ResultCodec:
             timedelta, time, list, dict, tuple, and a TypedDict for a struct. Results may be None.
         many: whether a row may have none or many; else it has one.
         ttl: seconds for which a result counts here, whichever job has written it; None: as long as the store has it.
-        error_ttl: the same for a failure; None: failures do not count.
+        error_ttl: seconds for which a failure counts; None: failures do not count.
 
     Raises:
         OptionError: msgspec is not installed.

@@ -148,7 +148,7 @@ def error_for(
     answers hold: None, NaN and what pandas has for a missing value say nothing.
 
     Args:
-        status: of the item, 400 to 599; a number, or a text of its digits.
+        status: the status of the item, 400 to 599; a number, or a text of its digits.
         reason: the text after the status.
         body: what the service says of it: a text, bytes, or what JSON has, such as a dict. Its code counts as in a
             response: that of a quota that is used up, and AWS's for throttling and for failures that pass.

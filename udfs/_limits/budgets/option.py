@@ -48,8 +48,8 @@ class Budget:
     flight cannot pass the amount together, in whatever task they run.
 
     Args:
-        amount: that may be spent, in `unit`.
-        unit: of the amount, "USD" unless given; a text of your own, such as "tokens". Of "calls" each attempt costs 1.
+        amount: how much may be spent, in `unit`.
+        unit: the unit of the amount, "USD" unless given; or a text such as "tokens". With "calls" each attempt costs 1.
         reserve: what a call may cost at most: a number, or a plain function of the call's arguments. If it is left out,
             a call reserves the most that one has cost in its task so far, and until a first cost is known, a task
             makes one call at a time; after five that do not say what they cost no further call begins, and rows follow
@@ -70,10 +70,10 @@ class Budget:
             of the parameters, and the function takes one row a call. Values are compared as in a store, which needs
             the extra `store`.
 
-    An attempt that is cancelled, at its deadline or with its task, counts with its reservation: nobody knows what the
-    service charges. The same is so if `settle` raises for a result; the summary, the report and the manifest say for
-    how many attempts it did, and with which error. In a call of many rows a number is for the call;
-    functions are asked for each row, and the sum counts.
+    An attempt that is cancelled, at its deadline or with its task, counts with its reservation: it is not known what
+    the service charges. The same is so if `settle` raises for a result; the summary, the report and the manifest say
+    for how many attempts it did, and with which error. In a call of many rows a number is for the call; functions are
+    asked for each row, and the sum counts.
 
     Raises:
         OptionError: a value that cannot work.

@@ -62,7 +62,7 @@ class KeyCapacity:
     a permit is taken only for a row whose key has a call free. The calls of a task that dies are free within 5 s.
 
     Args:
-        calls: in flight at once, of each key.
+        calls: how many calls of each key may be in flight at once.
         by: the name of a parameter of the function, such as "tenant", or several: their values are the key, NULL too. A
             column fills each of the parameters, and the function takes one row a call. Values are compared as in a
             store, which needs the extra `store`.

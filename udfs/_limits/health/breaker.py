@@ -85,7 +85,7 @@ class Breaker:
 
 
 class BreakerGate(Gate):
-    """The circuit breaker; `text_of` gives the text of an error, for the message of the one that ends the task."""
+    """The circuit breaker; `text_of` gives the text of an error for the message of the error that ends the task."""
 
     # breaker: of the task, or of the job if the task has a coordinator
     # _last, _last_outcome: the last failure, for that message

@@ -73,7 +73,7 @@ MISTAKES = (ResultError, TypeError, AttributeError, NameError, KeyError, IndexEr
 class FirstRows:
     """Ends a task whose first rows have all failed with a mistake of the function's own.
 
-    For `on_error="null"` without `max_failures`: nobody sees such a mistake in a column of NULLs.
+    For `on_error="null"` without `max_failures`: a column of NULLs does not show such a mistake.
 
     Args:
         under_way: the rows that have been taken and are not done.

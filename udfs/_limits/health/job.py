@@ -277,7 +277,7 @@ return {{behind(), redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2],
 
 
 class SharedFailures(PeriodicTask):
-    """Adds the failed rows of this task to those of the job; of one event loop.
+    """Adds the failed rows of this task to the count of the job; of one event loop.
 
     Rows that Spark runs again, in another attempt of the task, count once: their `part` has the same name. `spent` is
     called with the counts of the job when the budget is spent.

@@ -288,8 +288,8 @@ class RefusedForGood:
     """Whether calls are refused, and none was accepted for `patience` seconds.
 
     The time runs from the first refusal since the last accepted call until a call begins that is refused as well. All
-    calls between must have ended: one that takes long was perhaps accepted. A time in which nobody calls, though the
-    service has not asked for it, shows nothing.
+    calls between must have ended: a call that takes long was perhaps accepted. A time without calls shows nothing,
+    unless the service has asked for it.
     """
 
     # _since: when the first refusal came since the last accepted call; inf: there is none
@@ -321,7 +321,7 @@ class RefusedForGood:
         self._answers, self._again = answers, max(self._again, until)
 
     def is_for_good(self, oldest: float) -> bool:
-        """Whether it does: of the call that was refused last and those in flight the oldest began then."""
+        """Whether the service refuses for good; `oldest`: the begin of the last refused call or of a call in flight."""
         return oldest - self._since >= self._patience
 
 

@@ -63,7 +63,7 @@ class Dialect:
 
 @dataclasses.dataclass(frozen=True)
 class Named(Dialect):
-    """One header for each number, of each unit."""
+    """One header for each number of each unit."""
 
     header: str = dataclasses.field(kw_only=True)  # its name, with the `{part}` and the `{unit}`
 
@@ -74,7 +74,7 @@ class Named(Dialect):
 
 @dataclasses.dataclass(frozen=True)
 class Own(Dialect):
-    """A function of the user's: of the headers, returns a dict with "limit", "remaining", "reset" and "per"."""
+    """A user's function of the headers, which returns a dict with "limit", "remaining", "reset" and "per"."""
 
     function: Callable[[Headers], Mapping[str, Any] | None] = dataclasses.field(kw_only=True)
 
@@ -120,7 +120,7 @@ RANGES = {"limit": (1.0, MOST), "remaining": (0.0, MOST), "per": (0.001, LONGEST
 
 
 def _policies(headers: Headers) -> dict[str, dict[str, Any]]:
-    """What is told of each policy, by its name; before draft 8 they have none, and are called by their number."""
+    """What is told of each policy, by its name; before draft 8 policies have no names, and go by their numbers."""
     found: dict[str, dict[str, Any]] = {}
     limits = [*_items(headers.get("ratelimit-limit"))]  # draft 6: 100, 100;w=60
     for name, given in (*_items(headers.get("ratelimit-policy")), *limits):

@@ -21,7 +21,7 @@ class KeyGate(Gate):
     `wait` takes nothing, so a call begins with the permits of all its limits, or has none.
 
     Args:
-        place: the place of the limit among those of the function.
+        place: the place of the limit among the limits of the function.
         waiting: how many attempts of a key are aside.
     """
 
@@ -107,7 +107,7 @@ class OwnKeys:
         """When a call of this cost may begin; None if that is not known yet: its key is woken then.
 
         Args:
-            calls: of the key that wait, with this one.
+            calls: how many calls of the key wait, with this one.
         """
         return self._bucket(key, now).due(cost, now)
 

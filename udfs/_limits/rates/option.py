@@ -153,7 +153,7 @@ class RateLimit:
     ) -> RateLimit:
         """A limit that the service tells in the headers of its answers, also of those that refuse a call.
 
-        The newest answer counts, of all tasks: of two that whose call began later. When little is left of the limit,
+        The newest answer of all tasks counts: the answer to the call that began last. When little is left of the limit,
         because other clients use it too, calls become fewer; when nothing is left they wait. Headers that make no sense
         are ignored, counted, and warned of once.
 

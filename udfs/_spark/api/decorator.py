@@ -229,8 +229,8 @@ def async_pandas_udf(f: Any = None, returnType: Any = None, **options: Any) -> A
             need, unless Spark does not read. Results of calls in flight come on top. None for no limit but
             `queue_size`, which is then 100 * capacity (or capacity full batches).
         on_timeout: the result of a row whose deadline has passed: a value, or a function of the row's arguments.
-        on_null_input: "call" calls the function for every row. With "null" a row of which any argument is NULL has the
-            result NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no lookup in the store, no failure
+        on_null_input: "call" calls the function for every row. With "null" a row with any NULL argument has the result
+            NULL, as SQL's RETURNS NULL ON NULL INPUT: no call, no permit, no lookup in the store, no failure
             (captured: a NULL value and a NULL error). The arguments of an `AsyncFunction` are its columns.
         extra_fields: what happens to fields of structs in a result that are not declared: "drop" leaves them out, and
             logs their names once a task; "error" makes such a result an error of its row.

@@ -105,7 +105,7 @@ def dry_run(
         df: the rows before the function is applied; not streaming.
         function, columns, returnType, options: as in `ordered_wait`.
         latency: seconds that a call takes, to say how long the calls take.
-        price: of a call, in any currency.
+        price: the price of a call, in any currency.
         counting: "exact"; "approximate" counts distinct arguments with an error of about 5%, which is faster.
 
     Returns:

@@ -61,7 +61,7 @@ def batch_handler(
         A function of an iterator of Series, or of tuples of Series for several parameters. A struct is a DataFrame, and
         the function gets a dict. A missing value is None; a parameter that is annotated `int` gets whole numbers also
         where pandas has made floats of them, as it does beside a NULL. Timestamps are what pandas has: those of Spark
-        are in the session's time zone and do not say so. Of a result that is a struct a NULL has NULL in each field.
+        are in the session's time zone and do not say so. A NULL for a result that is a struct has NULL in each field.
 
     Raises:
         OptionError: a value that cannot work, such as `job_capacity`, for which there is no job.

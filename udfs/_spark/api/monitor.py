@@ -321,8 +321,8 @@ def monitor(spark: SparkSession, progress: bool = False) -> Run:
             df.withColumn("w", weather("city")).write.parquet("out")
         print(run.summary())
 
-    The monitor counts the jobs of its thread, and those of threads in the same session that have no monitor of their
-    own. Streaming queries that begin in the block are counted until the block ends. Monitors may be nested, or run in
+    The monitor counts the jobs of its thread, and of threads in the same session that have no monitor of their own.
+    Streaming queries that begin in the block are counted until the block ends. Monitors may be nested, or run in
     several threads: each sees the jobs of its own block. If the block ends with an error, the figures up to then stay.
     Functions count in any case; a monitor adds a message per second and task.
 

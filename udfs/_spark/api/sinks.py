@@ -108,8 +108,8 @@ def stream_sink(
         dead_letters: where rows go that failed: a function of their DataFrame and the number of the micro-batch, or the
             name of a table to which they are appended. It is called if there are any. A micro-batch that runs again
             may give them again.
-        name: of the stream in keys; unless given, Spark's id of the query, which its checkpoint keeps. Spark Connect
-            does not tell the id: there a store needs a name.
+        name: the name of the stream in keys; unless given, Spark's id of the query, which its checkpoint keeps. Spark
+            Connect does not tell the id: there a store needs a name.
 
     Raises:
         OptionError: an option that cannot work.
@@ -149,7 +149,7 @@ def sink_source(
     written stay written, also if the write fails.
 
     Args:
-        name: of the format.
+        name: the name of the format.
         function, options: as in `stream_sink`: without `dead_letters` a row that fails ends the write.
         columns: the names of those that the function reads; unless given, those called like its parameters.
         dead_letters: a folder to which each write, or micro-batch, adds a Parquet file of its failed rows: a path that

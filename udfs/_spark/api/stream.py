@@ -52,8 +52,8 @@ class AsyncStream:
 
     Where `persist()` keeps nothing (Sail) or is refused (serverless computes), `to_df()`, and so the first method that
     reads rows, evaluates the whole stream at once and writes its rows to a temporary folder. It is removed by
-    `close()`, the end of the `with` block, or that of the program; the environment variable `ASYNCUDF_FOLDER` says
-    where the folder is made.
+    `close()`, at the end of the `with` block, or at the end of the program; the environment variable `ASYNCUDF_FOLDER`
+    says where the folder is made.
 
     Args:
         df: a batch or streaming DataFrame.
