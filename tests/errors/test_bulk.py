@@ -56,13 +56,13 @@ def test_the_message_says_what_is_wrong_and_has_not_all_documents(client: Any) -
 @pytest.mark.parametrize(
     ("errors", "message"),
     [
-        ([{"index": {"status": "N/A", "error": "Connection timed out"}}], f"1 failed: 1 x N/A (Connection timed out); {WAY_OUT}"),
+        ([{"index": {"status": "N/A", "error": "timed out"}}], f"1 failed: 1 x N/A (timed out); {WAY_OUT}"),
         ([{"index": {}}, None], f"2 failed: 2 x no reason; {WAY_OUT}"),
-        ([refused(str(n), 400 + n, "x", "") for n in range(5)], f"5 failed: 1 x 400 x, 1 x 401 x, 1 x 402 x, ...; {WAY_OUT}"),
+        ([refused("x", 400 + n, "", "") for n in range(4)], f"4 failed: 1 x 400, 1 x 401, 1 x 402, ...; {WAY_OUT}"),
         ([], "some"),
         (None, "some"),
     ],
-)  # fmt: skip
+)
 def test_answers_of_any_shape_are_shown_as_far_as_they_can_be_read(errors: Any, message: str) -> None:
     assert error_message(OfElasticsearch("some", errors)) == message
 

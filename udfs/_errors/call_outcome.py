@@ -123,7 +123,7 @@ def _is_of_the_connection(error: BaseException) -> bool:
 
 
 def _is_of_a_unix_socket(error: BaseException) -> bool:
-    """Whether a file that is missing is the socket of a server: one that has ended well, such as PostgreSQL, removes it.
+    """Whether a file that is missing is the socket of a server: PostgreSQL and others remove it when they end.
 
     It has no `filename`, but neither has that of a certificate. So what counts is who has looked for it.
     """
