@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from asyncudf import Budget, OptionError, RateLimit, ResultStore, async_pandas_udf
+from asyncudf import Budget, KeyCapacity, OptionError, RateLimit, ResultStore, async_pandas_udf
 from asyncudf._spark.coordinators import coordinator_config, coordinator_url
 from tests.kit.coordinators import Server, drivers_servers, start_server, start_server_again, watchdog_of
 
@@ -200,7 +200,15 @@ def test_a_forked_process_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert (coordinator_url(None, session()), namespace()) == (before, before_in)
 
 
-WAYS = r'.*coordinator="redis://.*scope="task"'
+WAYS = r'.*coordinator="redis://.*scope="task"\), and capacity= in place of job_capacity='
+
+
+def test_limits_within_each_task_need_no_coordinator() -> None:
+    """The way out of `WAYS`: a `scope` has a rate alone, and calls in flight were not spoken of."""
+    options: dict[str, Any] = {"coordinator": None, "rate_limit": RateLimit(10, scope="task")}
+    for of_job, needs in ({"job_capacity": 5}, True), ({"job_capacity": KeyCapacity(5, by="x")}, True), ({}, False):
+        udf = async_pandas_udf(capacity=5, **options, **of_job)(limited)
+        assert udf.options.needs_coordinator is needs
 
 
 def test_a_driver_that_cannot_listen_where_spark_says_names_the_ways_out() -> None:

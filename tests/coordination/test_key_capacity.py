@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -45,7 +46,7 @@ class Tenants:
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
-@pytest.mark.parametrize("tasks", [1, 8])
+@pytest.mark.parametrize("tasks", [1, 3, 8])
 @pytest.mark.parametrize("seconds", [0.1, 0.4])
 def test_neither_a_rate_nor_calls_in_flight_are_passed_or_wasted(
     server: Server, seconds: float, tasks: int, mode: str
@@ -64,9 +65,10 @@ def test_neither_a_rate_nor_calls_in_flight_are_passed_or_wasted(
     assert big[-1] - big[0] <= 1.1 * len(big) * max(seconds / 4, 1 / 20)
 
 
-def shares_of(scripts: Scripts, time: float, task: str, keeps: int, want: int) -> list[int]:
+def shares_of(scripts: Scripts, time: float, task: str, keeps: int, want: int, total: int = 4) -> list[int]:
     """What a task is answered that asks for a key."""
-    return [int(one) for one in scripts.run(KEY_SHARES, time, ["hash", "pace"], task, 4, LEASE, "a", keeps, want)[2:]]
+    answer = scripts.run(KEY_SHARES, time, ["hash", "pace"], task, total, LEASE, "a", keeps, want)
+    return [int(one) for one in answer[2:]]
 
 
 class TestTheCallsOfAKey:
@@ -78,6 +80,30 @@ class TestTheCallsOfAKey:
         assert shares_of(scripts, begin, "one", 4, 4) == [4, 2]
         assert shares_of(scripts, begin, "one", 2, 4) == [2, 2]
         assert shares_of(scripts, begin, "two", 0, 3) == [2, 2]
+
+    @pytest.mark.parametrize(
+        ("total", "wants", "shares"),
+        [
+            (4, [4, 4, 4], [1, 1, 2]),  # one task gets the call that is left
+            (7, [7, 7, 7, 7], [1, 2, 2, 2]),
+            (8, [1, 8, 8], [1, 3, 4]),  # others get what one does not want
+            (8, [1, 2, 3], [1, 2, 3]),
+            (3, [3, 3, 3, 3, 3], [0, 0, 1, 1, 1]),
+        ],
+    )
+    def test_are_all_used_though_they_do_not_come_out_even(
+        self, scripts: Scripts, total: int, wants: list[int], shares: list[int]
+    ) -> None:
+        """With a share rounded down four tasks of seven calls had four in flight; three tasks of four calls three."""
+        shares_of(scripts, START, "one", 0, 0)
+        begin, has, most = START + LEASE + 0.1, [0] * len(wants), [math.inf] * len(wants)
+        for step in range(20):
+            for task, want in enumerate(wants):
+                kept = int(min(has[task], most[task]))
+                has[task], share = shares_of(scripts, begin + step / 100, f"{task}", kept, want, total)
+                most[task] = share or math.inf
+            assert sum(has) <= total
+        assert sorted(has) == shares
 
     def test_of_a_dead_task_are_free_when_its_lease_is_over(self, scripts: Scripts) -> None:
         shares_of(scripts, START, "one", 0, 0)

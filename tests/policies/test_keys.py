@@ -59,6 +59,20 @@ class TestWhenPlanned:
         with pytest.raises(OptionError, match=r"by='x' needs a column: .* are \(tenant\)"):
             run_stream(lambda stream: stream.ordered_wait(begins, rate_limit=RateLimit(1, by="x")), [], "tenant int")
 
+    def test_a_column_that_a_function_of_any_columns_does_not_get(self) -> None:
+        """Only the columns tell the names of `**columns`; those of a call by position have none."""
+
+        async def of_any(x: int, **columns: Any) -> float:
+            return now()
+
+        function = async_pandas_udf("double", rate_limit=RateLimit(1, by="tenant"))(of_any)
+        spec, _ = function.spec.with_arguments([], {"tenant": "column", "x": "column"})
+        assert spec.parameters == ("x", "tenant")
+        with pytest.raises(OptionError, match=r"by='tenant' needs a column: .* are \(x, y\)"):
+            function.spec.with_arguments([], {"x": "column", "y": "column"})
+        with pytest.raises(OptionError, match=r"by='tenant' needs a column: .* are \(x\)"):
+            run_rows(function, [1])
+
     def test_a_column_that_an_async_function_does_not_get(self) -> None:
         def build(stream: AsyncStream) -> AsyncStream:
             return stream.ordered_wait(AsDict(), "x", returnType="t double", rate_limit=RateLimit(1, by="tenant"))

@@ -137,6 +137,15 @@ def test_all_tasks_share_the_calls_of_each_key(spark, wait):
     assert max(max(times) for tenant, times in begun.items() if tenant) < max(begun[0])
 
 
+def test_a_key_may_be_a_column_that_the_function_takes_by_name(spark):
+    @async_pandas_udf("long", job_capacity=KeyCapacity(1, by="tenant"))
+    async def asked(**columns):
+        return 10 * columns["tenant"] + columns["x"]
+
+    rows = spark.range(0, 4, 1, 2).selectExpr("id % 2 AS tenant", "id AS x")
+    assert sorted(row[0] for row in rows.select(asked(tenant="tenant", x="x")).collect()) == [0, 2, 11, 13]
+
+
 @pytest.mark.promise("limits of the job")
 def test_one_that_stays_dead_ends_the_job_with_one_error(spark, spark_error):
     service = Counting(0.0, lambda request: web.Response(status=500))

@@ -411,7 +411,7 @@ def _with_keys(spec: FunctionSpec, options: Options) -> FunctionSpec:
             "Annotate its parameters with the types of one row, or leave by out"
         )
     spec = dataclasses.replace(spec, keyed_by=names)
-    if not spec.takes_mapping:  # only the columns tell the names of a mapping
+    if not (spec.takes_mapping or spec.takes_named):  # only the columns tell their names
         spec.check_keys(spec.parameters)
     return spec
 

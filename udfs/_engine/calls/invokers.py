@@ -273,7 +273,8 @@ class Costs:
     def __init__(self, places: Sequence[Place], spec: FunctionSpec) -> None:
         # With each, whether it is asked for each row, and what it asks.
         self._asked = [(place.asks, place.asking(lambda asked: of_row(asked, spec)).cost_of) for place in places]
-        takes = None if spec.takes_mapping else spec.parameters
+        if (takes := None if spec.takes_mapping else spec.parameters) is not None:
+            spec.check_keys(takes)
         self._keys = [None if place.by is None else key_of(place.by, takes) for place in places]
         has_own = any(asks for asks, _ in self._asked) or any(self._keys)
         self.of_each = None if has_own else [cost_of(()) for _, cost_of in self._asked]

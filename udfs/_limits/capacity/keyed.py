@@ -164,7 +164,8 @@ return {{behind()}}
 # Of many keys how many calls a task may have in flight. It says what it keeps of those that it has, always in all, so
 # that a question that is repeated, or whose answer is lost, counts once. Together tasks have at most `total` of a key.
 # While others wait for a key a task gets a share of it, and is told this share: it gives back what it has more as its
-# calls end.
+# calls end. The shares are equal but for tasks that want less, whose rest the others get; where they do not come out
+# even, some tasks get one call more.
 #
 # The entry of a key has the tasks that have calls of it, or wait for one, each with the end of its lease; without any
 # there is no entry. Leases do not run out while no task asks: the server was away, and the first that comes back is not
@@ -183,19 +184,33 @@ local memory, begin, asked, away = unpack(redis.call('HMGET', hash, '@run', '@be
 if memory ~= run then begin = text(now + lease) end
 away = tonumber(away or 0) + math.max(0, now - tonumber(asked or now) - lease / 8)
 redis.call('HSET', hash, '@run', run, '@begin', begin, '@asked', text(now), '@away', text(away))
+local function share_of(rest, wishes, others)
+  table.sort(wishes)
+  local tasks, level = #wishes, 0
+  for _, wish in ipairs(wishes) do
+    level = math.floor(rest / tasks)
+    if wish > level then break end
+    rest, tasks = rest - wish, tasks - 1
+  end
+  local spare = rest - level * tasks
+  for _, has in ipairs(others) do
+    if has > level then spare = spare - 1 end
+  end
+  return math.max(1, spare > 0 and level + 1 or level)
+end
 local answer = {{behind(), run .. '@' .. begin}}
 for i = 5, #ARGV, 3 do
   local name, keeps, want = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
-  local entry, held, wanting, awaited = {{}}, 0, 1, false
+  local entry, held, others, wishes, awaited = {{}}, 0, {{}}, {{want}}, false
   for task, has, wants, till in string.gmatch(redis.call('HGET', hash, name) or '', '(%S+) (%S+) (%S+) (%S+)') do
     if task ~= me and tonumber(till) >= now - away then
       held = held + has
-      if tonumber(wants) > 0 then wanting = wanting + 1 end
+      others[#others + 1], wishes[#wishes + 1] = tonumber(has), tonumber(wants)
       awaited = awaited or tonumber(wants) > tonumber(has)
       entry[#entry + 1] = table.concat({{task, has, wants, till}}, ' ')
     end
   end
-  local share, may = math.max(1, math.floor(total / wanting)), keeps
+  local share, may = share_of(total, wishes, others), keeps
   if now >= tonumber(begin) then may = math.max(keeps, math.min(want, total - held, awaited and share or total)) end
   if may > 0 or want > 0 then entry[#entry + 1] = table.concat({{me, may, want, text(now - away + lease)}}, ' ') end
   if #entry > 0 then redis.call('HSET', hash, name, table.concat(entry, ' ')) else redis.call('HDEL', hash, name) end

@@ -19,7 +19,7 @@ MEMORY = "64mb"
 
 OTHER_WAYS = (
     'give the address of a Redis or Valkey server that all workers reach, coordinator="redis://...", or keep the '
-    'limits within each task, RateLimit(..., scope="task")'
+    'limits within each task: RateLimit(..., scope="task"), and capacity= in place of job_capacity='
 )
 
 # Reads the configuration up to an empty line and runs the server with it, again whenever the server ends, so that tasks
