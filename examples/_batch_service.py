@@ -1,4 +1,4 @@
-"""A service with OpenAI's batch interface, for examples: it takes a file of requests, and answers at the next look."""
+"""A service with OpenAI's batch interface, for examples: it takes a file of requests, and answers some looks later."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class BatchModelService:
 
     async def look(self, request: web.Request) -> web.Response:
         job = self._jobs[request.match_info["job"]]
-        if job["status"] == "in_progress":
+        if job["status"] == "finalizing":
             content = self._files[int(job["input_file_id"].removeprefix("file-"))]
             answers = [self._answer(json.loads(line)) for line in content.split(b"\n") if line]
             job["output_file_id"] = self._keep("\n".join(map(json.dumps, answers)).encode())
             job["request_counts"] = {"total": len(answers), "completed": len(answers), "failed": 0}
             job["status"] = "completed"
-        elif job["status"] == "validating":
-            job["status"] = "in_progress"
+        elif job["status"] != "completed":
+            job["status"] = {"validating": "in_progress", "in_progress": "finalizing"}[job["status"]]
         return web.json_response(job)
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:

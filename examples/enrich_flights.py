@@ -183,9 +183,8 @@ def read_flights(spark: SparkSession, rows: int | None) -> DataFrame:
     return spark.createDataFrame(flights).repartitionByRange(TASKS, "flight_id").cache()
 
 
-def run(title: str, service: Service, way: DataFrame, capacity: int, *, progress: bool = False) -> None:
+def run(service: Service, way: DataFrame, capacity: int, *, progress: bool = False) -> None:
     """Run one way to its end and print what came of it."""
-    print(f"\n{title}", flush=True)
     service.ask("POST", "/reset")
     # Written and read back, as each action on what is not kept would call the service again. (Sail keeps no cache().)
     with tempfile.TemporaryDirectory() as folder:
@@ -261,7 +260,7 @@ def main() -> None:
         flights = read_flights(spark, args.rows)
         udf = airport_udf(service.url, args.capacity)
         with tempfile.TemporaryDirectory() as folder:  # starts Spark's Python workers, and loads what writes
-            as_column(flights.where("flight_id % 100 = 0"), udf).write.mode("overwrite").parquet(folder)
+            with_unordered_wait(flights.where("flight_id % 100 = 0"), udf).write.mode("overwrite").parquet(folder)
         ways: list[tuple[str, Callable[..., DataFrame]]] = [
             ("1. As a column", as_column),
             ("2. In SQL", in_sql),
@@ -269,11 +268,12 @@ def main() -> None:
         ]
         with monitor(spark) as all_ways:  # around those in run(), each of which sees one
             for title, way in ways:
-                run(title, service, way(flights, udf), args.capacity, progress=sys.stderr.isatty())
+                print(f"\n{title}", flush=True)
+                run(service, way(flights, udf), args.capacity, progress=sys.stderr.isatty())
         sample = flights.sample(fraction=min(1.0, args.sample / flights.count()), seed=args.seed)
         plain = gather_per_batch(sample, service.url, args.capacity)
-        title = f"For comparison, a sample: a pandas UDF with asyncio.gather for each batch of {args.batch_rows} rows"
-        run(title, service, plain, args.capacity)
+        print(f"\nFor comparison, a sample: a pandas UDF with asyncio.gather for each batch of {args.batch_rows} rows")
+        run(service, plain, args.capacity)
         spark.stop()
     write_report(all_ways, args.report)
 

@@ -86,7 +86,8 @@ install() {
         rm -f "$stamp" # a failed installation must not pass for the one before it
         # With pandas 3, Spark 4.2 and 4.3 print a warning at each query. scripts/matrix tests it.
         # Compiled on all cores: pip takes one, for half a minute. Some files are of another Python.
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        # Quiet twice: an older pip warns at length of packages that have no wheel.
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile \
             --editable ".[$extras]" 'pandas<3'
         "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages >/dev/null 2>&1 || true
     elif [ "$sources" != "$old_sources" ] || ! linked "$venv"; then

@@ -14,6 +14,8 @@ import sqlite3
 import ssl
 import types
 import urllib.error
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -301,6 +303,43 @@ def test_of_pythons_own_oserrors_only_those_of_the_network(error: BaseException,
     """A row with a broken file opened the breaker, and was tried again and again."""
     assert outcome_of(error) is outcome
     assert is_retryable(error) is (outcome is DOWN)
+
+
+def unsafe_tls(folder: Path) -> None:
+    ssl.create_default_context(cafile=str(folder / "ca.pem"))
+
+
+async def without_a_program(folder: Path) -> None:
+    await asyncio.create_subprocess_exec(str(folder / "program"))
+
+
+MISSING: dict[str, tuple[Callable[[Path], Any], CallOutcome]] = {
+    "the socket of PostgreSQL": (lambda folder: asyncpg.connect(host=str(folder), user="me", database="flights"), DOWN),
+    "a socket": (lambda folder: asyncio.open_unix_connection(folder / "socket"), DOWN),
+    "a file": (lambda folder: (folder / "model.bin").read_bytes(), NOTHING),
+    "a certificate": (unsafe_tls, NOTHING),
+    "a program": (without_a_program, NOTHING),
+}
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(("use", "outcome"), MISSING.values(), ids=MISSING)
+def test_a_socket_that_a_server_has_removed_is_a_lost_connection_and_no_other_file_is(
+    use: Callable[[Path], Any], outcome: CallOutcome, loop: str, tmp_path: Path
+) -> None:
+    """PostgreSQL removes its socket when it restarts: rows failed at once, though a refused connection was retried."""
+
+    async def call() -> None:
+        await use(tmp_path)
+
+    with (
+        asyncio.Runner(loop_factory=pytest.importorskip(loop).new_event_loop) as runner,
+        pytest.raises(FileNotFoundError) as failed,
+    ):
+        runner.run(call())
+    for error in (failed.value, caused_by(failed.value)):
+        assert outcome_of(error) is outcome
+        assert is_retryable(error) is (outcome is DOWN)
 
 
 class ClientConnectorError(OSError):

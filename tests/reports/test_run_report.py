@@ -252,6 +252,12 @@ def test_without_jinja2_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run_report(plain_run(1, 20), "~/run.html")
+    assert [*tmp_path.iterdir()] == [tmp_path / "run.html"]
+
+
 @pytest.mark.parametrize("name", ["", "no/such/folder/run.html", "a\0b", "\ud800"])
 def test_a_path_that_cannot_be_written_is_told(name: str, tmp_path: Path) -> None:
     """A folder, a file in a folder that is not there, and what no file can be called."""

@@ -163,7 +163,8 @@ def test_a_relative_state_begins_where_the_program_is_when_it_is_given(service, 
     for state in ("../here/states/june", f"file:{tmp_path}/here/states/june"):
         assert Submission.open(state).status().is_done
     os.rename(tmp_path / "here/states/june", tmp_path / "june")
-    assert Submission.open(tmp_path / "june").collect().count() == 40
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Submission.open("~/june").collect().count() == 40
 
 
 def test_what_is_not_done_is_left_out_or_cancelled(service, rows, tmp_path, monkeypatch):

@@ -45,6 +45,7 @@ SOURCES = {
     "operator_of_two": lambda name: ordered_wait(two_of_a_key, function(name), "id", as_="p"),
     "deterministic": lambda name: source.withColumn("p", function(name, deterministic=True)("id")),
 }
+PARTITIONED = {"properties": "PARTITIONED BY (bucket(4, id))"}
 MERGE_ON_READ = {"properties": "TBLPROPERTIES ('write.merge.mode'='merge-on-read')"}
 source = spark.range(10, 30, 1, 2)
 two_of_a_key = spark.range(10, 30, 1, 2).selectExpr("IF(id = 11, 10, id) AS id")
@@ -102,6 +103,14 @@ for name, source_, made, write in [
     ("ordered_operator", "operator", {"ordered": "ORDERED BY id"},
      lambda n: lambda d: d.writeTo(f"ice.db.{n}").append()),
     ("ordered_stored", "stored", {"ordered": "ORDERED BY id"}, lambda n: lambda d: d.writeTo(f"ice.db.{n}").append()),
+    ("ordered_locally", "column", {"ordered": "LOCALLY ORDERED BY id"},
+     lambda n: lambda d: d.writeTo(f"ice.db.{n}").append()),
+    ("ordered_merge_new", "operator", {"ordered": "ORDERED BY id"}, lambda n: merged(n, NEW)),
+    ("ordered_merge_on_read", "column", {**MERGE_ON_READ, "ordered": "ORDERED BY id"},
+     lambda n: merged(n, MATCHED + " " + NEW)),
+    ("partitioned", "column", PARTITIONED, lambda n: lambda d: d.writeTo(f"ice.db.{n}").append()),
+    ("ordered_in_partitions", "column", {**PARTITIONED, "ordered": "DISTRIBUTED BY PARTITION LOCALLY ORDERED BY id"},
+     lambda n: lambda d: d.writeTo(f"ice.db.{n}").append()),
     ("ordered_none", "column", {"ordered": "ORDERED BY id", "properties": ""},
      lambda n: lambda d: (
          spark.sql(f"ALTER TABLE ice.db.{n} SET TBLPROPERTIES ('write.distribution-mode'='none')"),
@@ -133,6 +142,11 @@ WRITTEN = {  # how many calls for 20 rows, and warnings
     "ordered_column": (40, 1),
     "ordered_operator": (40, 1),
     "ordered_stored": (20, 0),
+    "ordered_locally": (40, 1),
+    "ordered_merge_new": (40, 1),
+    "ordered_merge_on_read": (20, 0),
+    "partitioned": (20, 0),
+    "ordered_in_partitions": (20, 0),
     "ordered_none": (20, 0),
     "appended": (20, 0),
     "overwritten": (20, 0),

@@ -45,6 +45,14 @@ def joined(table, df, **options):
     return sorted(((row.id, row.lat) for row in table.join(df, **options).collect()), key=str)
 
 
+def test_a_path_may_begin_at_home(spark, located, tmp_path, monkeypatch):
+    """A folder called `~` was made in the working directory."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    places = LookupTable(spark, "~/places", located, "city")
+    assert update(places, cities(spark, "Oslo")) == (1, 0, 0)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["places"]
+
+
 @pytest.mark.promise("LookupTable")
 def test_only_what_is_missing_is_called_and_a_join_calls_nobody(spark, places, journal):
     df = cities(spark, "Oslo", "Nowhere", "Rome")

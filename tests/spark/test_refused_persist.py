@@ -35,7 +35,8 @@ def refusals(spark, monkeypatch):
 def folder(tmp_path, monkeypatch):
     kept = tmp_path / "kept"  # beside the journal
     kept.mkdir()
-    monkeypatch.setenv("ASYNCUDF_FOLDER", str(kept))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ASYNCUDF_FOLDER", "~/kept")
     return kept
 
 

@@ -522,7 +522,13 @@ def test_what_a_data_source_cannot_do_is_said_before_anything_is_sent(
 
 @pytest.mark.promise("sink_source")
 def test_a_stream_is_written_by_its_writer(
-    spark: SparkSession, register: Any, stream: Any, journal: Any, tmp_path: Path, to_its_end: Any
+    spark: SparkSession,
+    register: Any,
+    stream: Any,
+    journal: Any,
+    tmp_path: Path,
+    to_its_end: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its micro-batches have keys of their own, and a file of dead letters each."""
 
@@ -532,7 +538,8 @@ def test_a_stream_is_written_by_its_writer(
             raise ValueError
 
     folder = str(tmp_path / "not_sent")
-    register("events", post, dead_letters=folder, store=ResultStore.disk(tmp_path / "store"), version="1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    register("events", post, dead_letters="~/not_sent", store=ResultStore.disk(tmp_path / "store"), version="1")
     to_its_end(stream().writeStream.format("events"))
     assert len(journal) == len(set(journal.lines)) == 15
     assert sorted(row.id for row in spark.read.parquet(folder).collect()) == [3, 3, 8]

@@ -150,7 +150,8 @@ def submit(
         columns: as in `ordered_wait`: those that the function reads, else those called like its parameters.
         service: a `BatchService`, such as `asyncudf.batches.OpenAIBatches()`.
         state: a folder that Spark can write, on any storage; one for each submission. A relative path of a local disk
-            begins at the working directory of this process; `Submission.state` is the whole path.
+            begins at the working directory of this process, and `~` is the home of its user; `Submission.state` is the
+            whole path.
         budget: a `Budget`, or a list of them, with `reserve`: requests are only sent as far as what they may cost is
             left. `settle` gets the arguments and the answer, as the service gives it.
         store: a `ResultStore`: requests with a result in it are not sent, and new results are put into it.
@@ -551,7 +552,7 @@ def _budgets(budget: Any, function: BatchFunction) -> tuple[Budget, ...]:
 def _folder(session: SparkSession, state: Any) -> StateFolder:
     path = os.fspath(state) if isinstance(state, os.PathLike) else state
     path = re.sub("^file:/(?!/)", "file:///", text(path, "state"))  # which Sail takes for a relative one
-    path = _absolute(session, path.rstrip("/") or "/")
+    path = _absolute(session, os.path.expanduser(path).rstrip("/") or "/")
     return StateFolder(session, path, JournalFiles(session, path))
 
 

@@ -14,7 +14,7 @@ from .answers import Answer, answer_of, bound_of_aiohttp, grpc_code, is_of_a_bro
 from .exceptions import ResultError
 from .safe import tried
 from .task_faults import errnos_of, fault_of
-from .traces import is_group, leaves, related, replaced
+from .traces import frames_of, is_group, leaves, related, replaced
 
 # An OSError is of the network by its class or its number; others are of files and data, such as gzip's and Pillow's.
 _OF_THE_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
@@ -104,7 +104,7 @@ def outcome_with(error: BaseException, answer: Answer) -> CallOutcome:
 def _is_of_the_connection(error: BaseException) -> bool:
     # issubclass of the type: isinstance would run code of a user's class.
     kind = type(error)
-    if issubclass(kind, _OF_THE_NETWORK):
+    if issubclass(kind, _OF_THE_NETWORK) or (issubclass(kind, FileNotFoundError) and _is_of_a_unix_socket(error)):
         return True
     if not issubclass(kind, Exception) or issubclass(kind, _OF_PYTHON):
         return False
@@ -120,6 +120,14 @@ def _is_of_the_connection(error: BaseException) -> bool:
         or grpc_code(error) in _GRPC_DOWN
         or ("OperationalError" in names and _is_of_a_database(error))
     )
+
+
+def _is_of_a_unix_socket(error: BaseException) -> bool:
+    """Whether a file that is missing is the socket of a server: PostgreSQL and others remove it when they end.
+
+    It has no `filename`, but neither has that of a certificate. So what counts is who has looked for it.
+    """
+    return any(frame.f_code.co_name == "create_unix_connection" for frame in frames_of(error))
 
 
 def _is_of_a_database(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .bodies import excerpt
 from .broken import said_of_broken
+from .bulk import said_of_bulk
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .safe import safe_repr, safe_str, shortened, type_name
 from .task_faults import advice, fault_of
@@ -120,6 +121,8 @@ def _own_message(error: BaseException, *, redacted: bool = False, with_causes: b
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if issubclass(type(error), AsyncUDFError):
         return (redacted and error.without_value) or safe_str(error)  # type: ignore[attr-defined]
+    if bulk := said_of_bulk(error, redacted=redacted):
+        return bulk
     why = "" if redacted else said_of_broken(error)
     return f"{safe_str(error)}: {why}" if why else safe_str(error)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from .bulk import is_of_bulk
 from .exceptions import AsyncUDFError
 from .safe import presentable, type_name
 
@@ -142,6 +143,8 @@ def _without_results(error: BaseException) -> None:
     for one in related(error, context=_context):
         if issubclass(type(one), AsyncUDFError) and one.without_value:  # type: ignore[attr-defined]
             one.args = (one.without_value,)  # type: ignore[attr-defined]
+        elif is_of_bulk(one):  # the text of OpenSearch's has the documents
+            one.args = one.args[:1]
 
 
 def _users(stack: traceback.StackSummary) -> traceback.StackSummary | None:

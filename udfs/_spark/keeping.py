@@ -124,7 +124,7 @@ class _Folder:
         if root is not None and ":/" in root:
             raise OptionError(f"{FOLDER} is {root!r}, a URL; it takes the path of a folder, such as /Volumes/...")
         try:
-            path = tempfile.mkdtemp(prefix="asyncudf-kept-", dir=root and os.path.abspath(root))
+            path = tempfile.mkdtemp(prefix="asyncudf-kept-", dir=root and os.path.abspath(os.path.expanduser(root)))
         except OSError as error:
             where = f"{FOLDER} is {root!r}" if root else f"{engine} does not keep results"
             raise OptionError(f"{where}, and no folder can be made there ({error}); {OTHER_PLACE}") from error

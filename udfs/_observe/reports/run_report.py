@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -215,7 +216,7 @@ def rehearsal_report(rehearsal: Any, path: str | Path) -> None:
 
 def _write(page: str, path: str | Path) -> None:
     try:
-        Path(path).write_text(page, encoding="utf-8", newline="\n")
+        Path(os.path.expanduser(path)).write_text(page, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as cause:  # a path with a NUL is no path
         reason = getattr(cause, "strerror", None) or cause
         raise OptionError(f"the report cannot be written to {str(path)!r}: {reason}") from cause

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -160,7 +161,7 @@ class LookupTable:
             raise OptionError(
                 f"name the columns that {spec.name} reads: LookupTable(spark, table, {spec.name}, 'city')"
             )
-        self._where, self._format = text(table, "table"), text(format, "format")
+        self._where, self._format = os.path.expanduser(text(table, "table")), text(format, "format")
         self._table = ResultTable(spark, self._where, self._format)
         if format.lower() in NOT_FORMATS:
             raise OptionError(

@@ -165,7 +165,7 @@ def sink_source(
     text(name, "name")
     given = (columns,) if isinstance(columns, str) else tuple(text(column, "a column") for column in columns)
     if dead_letters is not None and "://" not in text(dead_letters, "dead_letters"):
-        dead_letters = os.path.abspath(dead_letters)
+        dead_letters = os.path.abspath(os.path.expanduser(dead_letters))
     given_options = _with_policies(options)
     udf = _sink_of(function, given_options, _policy(function, given_options, dead_letters, "sink_source"))
     udf.spec.check_takes_columns()
