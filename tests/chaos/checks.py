@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -221,7 +222,11 @@ def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) 
         answered = failed
     else:
         timely = shape.options["attempt_timeout"] / 2  # a later answer may have been too late
+        begins = sorted(call.began for call in job.calls)
+        # Where none began for as long, a busy machine has stopped the process that waited for the answer.
+        still = {end for end, begin in pairwise([-math.inf, *begins]) if begin - end > timely}
         good_calls = [call for call in job.calls if call.outcome == "ok" and call.ended - call.began < timely]
+        good_calls = [call for call in good_calls if begins[bisect_left(begins, call.ended) - 1] not in still]
         answered = failed & {n for call in good_calls for n in call.ns}
     if answered and job.is_predictable:
         yield f"failed, though the service has answered one of their calls in time: {_some(answered)}"

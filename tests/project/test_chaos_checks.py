@@ -300,3 +300,16 @@ def test_jobs_on_sail_are_what_it_takes() -> None:
     assert kinds >= {"driver", "driver alone", "server", "coordinator", "redis", "outage", "connections", "cancel"}
     assert {name for shape in shapes for name in shape.options} >= LIMITS
     assert {kind for shape in shapes for kind in shape.beside} == {"ends", "fails", "is cancelled", "stops"}
+
+
+@pytest.mark.parametrize(("pause", "is_right"), [(0.9, False), (1.5, True)])
+def test_a_busy_machine_may_stop_who_waits_for_an_answer(pause: float, is_right: bool) -> None:
+    """A row may fail though its answer came, if no call began for half of the time limit after it."""
+    job = good_job(store="", on_error="null")
+    rows = job.runs[0].rows
+    assert rows is not None
+    for number, one in enumerate(job.calls):
+        one.began = one.arrived = 100 + 0.1 * number + pause * (number > 5)
+        one.ended = one.began + 0.05
+    change_rows(lambda rows: rows.assign(value=rows["value"].where(rows["id"] != 5)))(job)
+    assert (faults_of(job) == []) == is_right
