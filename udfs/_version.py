@@ -1,3 +1,3 @@
 """The version of this library: the driver and its executors must have the same."""
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"

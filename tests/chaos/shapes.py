@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -221,8 +222,9 @@ class Shape:
 
     @property
     def is_short(self) -> bool:
-        """Whether the budget does not suffice for all rows."""
-        return "budget" in self.options and self.options["budget"][0] < 3 * DEAREST * self.rows
+        """Whether the budget, or the calls that there may be, may not suffice for all rows."""
+        amount, _ = self.options.get("budget", (math.inf, "raise"))
+        return amount < 3 * DEAREST * self.rows or self.options.get("max_calls", math.inf) < 2 * self.rows + 1000
 
     @property
     def is_ordered(self) -> bool:

@@ -73,7 +73,7 @@ def with_a_spark_of_its_own(monkeypatch: Patch) -> None:
 
 def install(monkeypatch: Patch, **versions: str) -> None:
     """What is installed, by package; of all others version 99 is, and neither Sail nor a client of Spark Connect."""
-    given = {"asyncudf": "0.3.0", "pysail": "", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
+    given = {"asyncudf": "0.4.0", "pysail": "", **dict.fromkeys(doctor.CONNECT_CLIENTS, "")}
     given |= {name.replace("_", "-"): version for name, version in versions.items()}
     monkeypatch.setattr(doctor, "version_of", lambda package: given.get(package, "99"))
 
@@ -85,7 +85,7 @@ def test_packages_that_fit_take_one_line(monkeypatch: Patch) -> None:
     install(monkeypatch, pandas="2.3.3", pyspark="4.3.0")
     (line,) = check_packages()
     assert (line.name, line.status) == ("packages", "ok")
-    assert line.found.startswith(f"asyncudf 0.3.0, Python {sys.version.split()[0]}, pyspark 4.3.0, pandas 2.3.3, ")
+    assert line.found.startswith(f"asyncudf 0.4.0, Python {sys.version.split()[0]}, pyspark 4.3.0, pandas 2.3.3, ")
 
 
 def test_a_package_of_another_version_has_a_line_with_its_bounds(monkeypatch: Patch) -> None:

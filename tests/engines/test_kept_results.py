@@ -43,6 +43,7 @@ from asyncudf import (
 )
 from asyncudf._spark._compat import TimeType, VariantType
 from asyncudf._spark.keeping import keep
+from tests.kit.sail import session_at
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a server of another process cannot import it
 pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
@@ -67,12 +68,6 @@ async def twice(id: int, context: RuntimeContext) -> dict[str, int]:
 async def repair(id: int) -> dict[str, int]:
     seen.keys.append(-id)
     return {"repaired": id}
-
-
-def session_at(port: int) -> Any:
-    from pyspark.sql.connect.session import SparkSession
-
-    return SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ import pytest
 
 from asyncudf import AsyncStream, OptionError, async_pandas_udf, async_sink, monitor, ordered_wait, unordered_wait
 from asyncudf._spark.monitoring.task_report import REGISTRY
+from tests.kit.sail import session_at
 
 pysail = pytest.importorskip("pysail.spark", reason="Sail is not installed: scripts/test --sail")
 called: Any = sys.modules.setdefault(
@@ -32,13 +33,6 @@ print(server.listening_address[1], flush=True)
 sys.stdin.read()
 """
 ELSEWHERE = f"import sys; sys.modules['asyncudf'] = None\n{SERVER}"  # a server that cannot import it
-
-
-def session_at(port: int) -> Any:
-    # The class of `connect` would leave a client of Spark 3.5 without an active session.
-    from pyspark.sql import SparkSession
-
-    return SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
 
 
 @pytest.fixture(scope="module")

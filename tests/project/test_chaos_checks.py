@@ -14,6 +14,7 @@ from tests.chaos.checks import (
     Event,
     Job,
     Run,
+    each_row_is_there_once,
     faults_of,
     it_failed_with_reason,
     it_stopped,
@@ -194,6 +195,15 @@ def test_spent_calls_leave_rows_out_as_spent_credits_do() -> None:
         assert [*check(job)] == []
     job.calls.pop()
     assert [*no_budget_is_passed(job)] != []
+
+
+def test_a_row_whose_answer_died_with_its_worker_may_find_all_calls_spent() -> None:
+    job = good_job(store="", on_error="capture", budget=[200, "null"], max_calls=ROWS)
+    is_late = job.runs[0].rows["id"] >= ROWS - 2
+    job.runs[0].rows.loc[is_late, ["value", "error"]] = [None, "the budget is spent"]
+    assert [*each_row_is_there_once(job)] == []
+    job.shape.options["max_calls"] = 10 * ROWS + 1000
+    assert [*each_row_is_there_once(job)] != []
 
 
 @pytest.mark.parametrize(

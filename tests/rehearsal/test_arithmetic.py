@@ -2,6 +2,7 @@
 
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,6 +288,17 @@ def test_people_read_it_as_text(rehearsal):
 def test_other_settings_are_no_more_told(rehearsal):
     with pytest.deprecated_call(match="rehearse\\(..., capacity=40\\)"):
         assert rehearsal.proposals == ()
+
+
+@pytest.mark.parametrize(("old", "told"), [("name", "as it is"), ("options", {}), ("others", None)])
+def test_a_program_that_reads_a_forecast_as_in_0_3_goes_on_with_a_warning(rehearsal, old, told):
+    with pytest.deprecated_call() as warned:
+        found = getattr(rehearsal.as_is, old)
+    if old == "others":
+        assert found[-2:] == ["up to 91 failed rows", "up to 46 refused attempts"]
+    else:
+        assert found == told
+    assert [Path(one.filename) for one in warned] == [Path(__file__)]  # the program's line
 
 
 def test_and_as_a_page(rehearsal, tmp_path):

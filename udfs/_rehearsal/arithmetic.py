@@ -8,8 +8,9 @@ import heapq
 import itertools
 import math
 import statistics
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asyncudf.queues._public import public
 
@@ -88,6 +89,34 @@ class Forecast:
 
     def __str__(self) -> str:
         return ", ".join(self._figures)
+
+    @property
+    def name(self) -> str:
+        """Always "as it is", and deprecated: a rehearsal forecasts the options that it was given, and no others."""
+        warn_of_one_forecast("Forecast.name")
+        return "as it is"
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Always empty, and deprecated, as `name` is."""
+        warn_of_one_forecast("Forecast.options")
+        return {}
+
+    @property
+    def others(self) -> list[str]:
+        """The figures beside the time, as people read them; deprecated: `str` of a forecast has them all."""
+        warnings.warn("Forecast.others: str(forecast) has all figures", DeprecationWarning, stacklevel=2)
+        return self._figures[1:]
+
+
+def warn_of_one_forecast(name: str) -> None:
+    """Warn where a program reads what told the settings that a rehearsal proposed before 0.4."""
+    warnings.warn(
+        f"{name} tells nothing now: a rehearsal forecasts the options as they are; to compare settings, call "
+        "rehearse(..., capacity=40) with each",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 class TaskSample(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from asyncudf.queues._public import public
 
 from .._errors.figures import amount_, seconds, things
 from .._errors.safe import one_line
-from .arithmetic import Forecast, quantile
+from .arithmetic import Forecast, quantile, warn_of_one_forecast
 
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 
@@ -46,11 +45,7 @@ class Rehearsal:
     @property
     def proposals(self) -> tuple[Forecast, ...]:
         """Always empty, and deprecated: to compare settings, call `rehearse` with each."""
-        warnings.warn(
-            "Rehearsal.proposals is always empty now: to compare settings, call rehearse(..., capacity=40) with each",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warn_of_one_forecast("Rehearsal.proposals")
         return ()
 
     @property
