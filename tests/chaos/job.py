@@ -3,16 +3,19 @@
     python -m tests.chaos.job FOLDER
 
 FOLDER has the pickle `job`. Here go `rows-N.parquet` and `letters-N.parquet` of run N, and `outcome` when all is done.
-A line "cancel" on the standard input cancels the query, and the end of the input ends this process.
+A line "cancel" on the standard input cancels the query, and the end of the input ends this process. On Sail functions
+run in this process, or in a server whose address is in the pickle.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import faulthandler
 import os
 import pickle
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,7 +23,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,14 +54,17 @@ from asyncudf import (
     stream_sink,
     unordered_wait,
 )
-from tests.chaos.checks import Run
-from tests.chaos.shapes import DEAREST, NULL_ROW, NULL_ROWS, Shape, price_of, result_of
+from tests.chaos.checks import Beside, Run
+from tests.chaos.shapes import BESIDE_ROWS, DEAREST, NULL_ROW, NULL_ROWS, Shape, price_of, result_of
 from tests.kit.leftovers import leftovers
+from tests.kit.sail import sail_session
 
 __all__ = ("Place", "run_once")
 
 CANCELLED = threading.Event()
+CANCELLED_SAYS = "JOB_CANCELLED|OPERATION_CANCELED|operation not found"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+OTHERS = re.compile(r"thread (Dummy|ThreadPoolExecutor|Thread-\d+ \(_run\))")  # Sail's, its client's, and gRPC's
 UNSENT = ("timeouts", "abandoned")  # attempts that may have ended before a request left
 
 
@@ -72,25 +78,29 @@ class Place:
     postgres: str
     store: str
     folder: str
+    sail: str = ""
 
-    def path(self, run: int, began: float, ns: Any) -> str:
-        return f"/{self.key}/{run}/{os.getpid()}/{began}/{','.join(map(str, ns))}"
+    def path(self, run: int, began: float, ns: Any, task: int, beside: str = "") -> str:
+        return f"/{self.key}{beside}/{run}/{os.getpid()}.{task}/{began}/{','.join(map(str, ns))}"
 
 
 @contextlib.asynccontextmanager
-async def stacks(place: Place) -> AsyncIterator[None]:
-    """SIGUSR1 writes the stacks of this worker to a file."""
+async def tasks(place: Place, shape: Shape) -> AsyncIterator[int]:
+    """Gives a task of Sail a number, and a worker of Spark, which has one task at a time, a file for its stacks."""
+    if shape.is_on_sail:
+        yield secrets.randbelow(10**9) + 1
+        return
     with open(f"{place.folder}/stacks-{os.getpid()}", "w") as file:
         faulthandler.register(signal.SIGUSR1, file, chain=False)
         try:
-            yield
+            yield 0
         finally:
             faulthandler.unregister(signal.SIGUSR1)
 
 
 def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
     """The function of a job, with its options."""
-    resources: dict[str, Callable[[], Any]] = {"stacks": lambda: stacks(place)}
+    resources: dict[str, Callable[[], Any]] = {"task": lambda: tasks(place, shape)}
     if shape.form == "postgres":
         resources["pool"] = lambda: asyncpg.create_pool(
             place.postgres, min_size=1, max_size=10, server_settings={"application_name": "job"}
@@ -98,37 +108,37 @@ def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
     elif shape.form != "thread":
         resources["session"] = http.session(place.url)
 
-    async def asked(session: aiohttp.ClientSession, ns: list[int]) -> list[int]:
-        async with session.get(place.path(run, time.time(), ns)) as response:
+    async def asked(session: aiohttp.ClientSession, ns: list[int], task: int) -> list[int]:
+        async with session.get(place.path(run, time.time(), ns, task)) as response:
             await http.raise_for_status(response)
             return [int(one) for one in (await response.text()).split(",")]
 
-    async def row(n: int, session: aiohttp.ClientSession, stacks: None) -> int:
-        return (await asked(session, [n]))[0]
+    async def row(n: int, session: aiohttp.ClientSession, task: int) -> int:
+        return (await asked(session, [n], task))[0]
 
-    async def batch(n: pd.Series, session: aiohttp.ClientSession, stacks: None) -> pd.Series:
-        return pd.Series(await asked(session, n.tolist()))
+    async def batch(n: pd.Series, session: aiohttp.ClientSession, task: int) -> pd.Series:
+        return pd.Series(await asked(session, n.tolist(), task))
 
-    async def bulk(n: pd.Series, session: aiohttp.ClientSession, stacks: None) -> list[int | Exception]:
-        async with session.get(place.path(run, time.time(), n)) as response:
+    async def bulk(n: pd.Series, session: aiohttp.ClientSession, task: int) -> list[int | Exception]:
+        async with session.get(place.path(run, time.time(), n, task)) as response:
             await http.raise_for_status(response)
             return [answer_of(status, value) for status, value in await response.json()]
 
-    async def many(n: int, session: aiohttp.ClientSession, stacks: None) -> AsyncIterator[int]:
-        (value,) = await asked(session, [n])
+    async def many(n: int, session: aiohttp.ClientSession, task: int) -> AsyncIterator[int]:
+        (value,) = await asked(session, [n], task)
         yield value
         yield value
 
-    def thread(n: int, stacks: None) -> int:
+    def thread(n: int, task: int) -> int:
         seconds = 0.9 * shape.options["attempt_timeout"]
-        with urllib.request.urlopen(place.url + place.path(run, time.time(), [n]), timeout=seconds) as response:
+        with urllib.request.urlopen(place.url + place.path(run, time.time(), [n], task), timeout=seconds) as response:
             return int(response.read())
 
-    async def postgres(n: pd.Series, pool: asyncpg.Pool, stacks: None) -> pd.Series:
-        ns = n.tolist()
+    async def postgres(n: pd.Series, pool: asyncpg.Pool, task: int) -> pd.Series:
+        ns, began = n.tolist(), time.time()  # it may wait for a connection
         note = "INSERT INTO calls VALUES ($1, $2, $3, $4, $5)"
         async with pool.acquire() as connection:
-            await connection.execute(note, place.key, run, os.getpid(), time.time(), ns)
+            await connection.execute(note, place.key, run, os.getpid(), began, ns)
             number = await connection.fetchval(
                 "SELECT count(*) FROM calls WHERE job = $1 AND ns[1] = $2", place.key, ns[0]
             )
@@ -145,11 +155,11 @@ def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
     class Asking(AsyncFunction):
         async def open(self, context: RuntimeContext) -> None:
             self.stack = contextlib.AsyncExitStack()
-            await self.stack.enter_async_context(stacks(place))
+            self.task = await self.stack.enter_async_context(tasks(place, shape))
             self.session = await self.stack.enter_async_context(http.session(place.url)())
 
         async def async_invoke(self, value: dict[str, Any], result_future: ResultFuture) -> None:
-            result_future.complete(await asked(self.session, [value["n"]]))
+            result_future.complete(await asked(self.session, [value["n"]], self.task))
 
         async def close(self) -> None:
             await self.stack.aclose()
@@ -203,7 +213,7 @@ def options_of(shape: Shape, place: Place) -> dict[str, Any]:
         name = place.key if shape.store in ("disk", "redis") else None
         # A number would be for a whole call in bulk.
         options["budget"] = Budget(amount, "credits", lambda n: DEAREST, cost_of, name)
-    if shape.connect and shape.is_limited:
+    if shape.connect and shape.is_limited and not shape.is_on_sail:
         options["coordinator"] = place.redis
     if shape.store == "executor":
         options["store"] = ResultStore.executor()
@@ -341,10 +351,12 @@ def listen(spark: SparkSession, shape: Shape) -> None:
     """Cancels the query when it is told to; ends this process with the one that has started it."""
     for _ in sys.stdin:
         CANCELLED.set()
-        if shape.connect:
+        if shape.connect or shape.is_on_sail:
             spark.interruptAll()
         else:
             spark.sparkContext.cancelAllJobs()
+        if shape.is_on_sail:
+            continue
         for query in spark.streams.active:
             query.stop()
     os._exit(1)
@@ -352,20 +364,21 @@ def listen(spark: SparkSession, shape: Shape) -> None:
 
 def figures(run: Any) -> dict[str, int]:
     """What the monitor has counted: rows and dead letters of tasks that count, calls of all tasks."""
-    functions = run.metrics["functions"]
+    functions = [one for one in run.metrics["functions"] if not one["name"].endswith("neighbour")]
     everything = [*functions, *(one["failed_attempts"] for one in functions)]
     told = {name: sum(one[name] for one in functions) for name in ("rows", "dead_letters", "unpaid")}
     return told | {name: sum(one[name] for one in everything) for name in ("attempts", *UNSENT)}
 
 
-def clean_workers(spark: SparkSession, tasks: int, seconds: float = 15.0) -> list[str]:
-    """What is left over in workers, after a time for those that are still stopping."""
+def clean_workers(spark: SparkSession, tasks: int, seconds: float = 15.0, before: Collection[str] = ()) -> list[str]:
+    """What is left over in workers and was not before, after a time for those that are still stopping."""
     end = time.monotonic() + seconds
     while True:
         try:
             left = [f"{one} in worker {pid}" for pid, all_of in leftovers(spark, tasks).items() for one in all_of]
+            left = [one for one in left if one not in before and not OTHERS.match(one)]
         except Exception as error:  # a cancel that comes late is of this look
-            if not re.search("JOB_CANCELLED|OPERATION_CANCELED", str(error)) or time.monotonic() > end:
+            if not re.search(CANCELLED_SAYS, str(error)) or time.monotonic() > end:
                 raise
             continue
         if not left or time.monotonic() > end:
@@ -377,33 +390,103 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     folder = Path(sys.argv[1])
     shape, place = pickle.loads((folder / "job").read_bytes())
-    with over_connect(shape, place) if shape.connect else contextlib.nullcontext(session(shape, place)) as spark:
+    with session_of(shape, place) as spark:
         threading.Thread(target=listen, args=(spark, shape), daemon=True).start()
+        before = clean_workers(spark, 2, 0.0) if shape.is_on_sail else ()  # the engine's own, in its process
         runs = runs_of(spark, shape, place)
-        left = clean_workers(spark, 4 if shape.cluster else 2)
-        spark.stop()
+        left = clean_workers(spark, 4 if shape.cluster else 2, before=before)
+        if not shape.is_on_sail:
+            spark.stop()
     threads = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
     for one in threads:
         one.join(5.0)  # Spark Connect ends its own, and does not wait for them
-    left += [f"thread {one.name}" for one in threads if one.is_alive()]
+    of_driver = [f"thread {one.name}" for one in threads if one.is_alive()]
+    left += [one for one in of_driver if not (shape.is_on_sail and OTHERS.match(one))]
     (folder / "outcome.part").write_bytes(pickle.dumps((runs, left)))
     (folder / "outcome.part").rename(folder / "outcome")
+
+
+def beside(spark: SparkSession, kind: str, place: Place, run: int) -> Beside:
+    """Runs another query on the server; what became of it."""
+
+    async def neighbour(n: int, session: aiohttp.ClientSession) -> int:
+        if kind == "fails" and n == BESIDE_ROWS // 2:
+            raise ValueError("the neighbour fails")
+        async with session.get(place.path(run, time.time(), [n], 0, f"-{kind}")) as response:
+            return int(await response.text())
+
+    options = {"resources": {"session": http.session(place.url)}, "retry": RetryStrategy.fixed_delay(5, 0.1)}
+    function = async_pandas_udf(neighbour, "long", capacity=5, **options)
+    rows = BESIDE_ROWS * (1 if kind in ("ends", "fails") else 100)
+    df = ordered_wait(spark.range(0, rows, 1, 2), function, "id", as_="r")
+    began, error, found, is_over = time.time(), "", [], threading.Event()
+
+    def interrupt() -> None:
+        while not is_over.wait(1.0):
+            with contextlib.suppress(Exception):  # the server is gone
+                spark.interruptTag(kind)
+
+    try:
+        if kind == "is cancelled":
+            spark.addTag(kind)
+            threading.Thread(target=interrupt).start()
+        found = (df.limit(5) if kind == "stops" else df).collect()
+    except Exception as failed:
+        error = f"{type(failed).__name__}: {failed}"
+    is_over.set()
+    return Beside(kind, run, began, time.time(), error, [(row.id, row.r) for row in found])
 
 
 def runs_of(spark: SparkSession, shape: Shape, place: Place) -> list[Run]:
     runs = []
     for run in range(1, shape.runs + 1):
-        error = None
-        began = time.time()
-        with monitor(spark) as watched:
-            try:
-                run_once(spark, shape, place, run)
-            except Exception as failed:
-                error = f"{type(failed).__name__}: {failed}"
-        runs.append(Run(run, began, time.time(), error, figures(watched)))
-        if error is not None:
+        with concurrent.futures.ThreadPoolExecutor(len(shape.beside) or 1) as threads:
+            neighbours = [threads.submit(beside, spark, kind, place, run) for kind in shape.beside]
+            runs.append(a_run(spark, shape, place, run))
+            runs[-1].beside = [one.result() for one in neighbours]
+        if runs[-1].error is not None:
             break
     return runs
+
+
+def a_run(spark: SparkSession, shape: Shape, place: Place, run: int) -> Run:
+    error = None
+    began = time.time()
+    with monitor(spark) as watched:
+        try:
+            run_once(spark, shape, place, run)
+        except Exception as failed:
+            error = f"{type(failed).__name__}: {failed}"
+    return Run(run, began, time.time(), error, figures(watched))
+
+
+def session_of(shape: Shape, place: Place) -> contextlib.AbstractContextManager[SparkSession]:
+    if shape.is_on_sail:
+        return over_sail(place) if shape.connect else sail_session()
+    return over_connect(shape, place) if shape.connect else contextlib.nullcontext(session(shape, place))
+
+
+@contextlib.contextmanager
+def over_sail(place: Place) -> Iterator[SparkSession]:
+    """A session of a server that others have started; if that dies, this process ends as one that was killed."""
+    spark = at(place.sail)
+    try:
+        yield spark
+        spark.stop()
+    except BaseException:
+        host, _, port = place.sail.removeprefix("sc://").rpartition(":")
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+            raise
+        os._exit(1)
+
+
+def at(address: str) -> SparkSession:
+    """A session that gives up soon when its server is gone, and not after ten minutes."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # needs grpc
+
+    spark = SparkSession.builder.remote(address).create()
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=1000)])
+    return spark
 
 
 def session(shape: Shape, place: Place) -> SparkSession:
@@ -419,8 +502,6 @@ def over_connect(shape: Shape, place: Place) -> Iterator[SparkSession]:
 
     If the server dies, this process ends as soon as the query has failed, as one that was killed.
     """
-    from pyspark.sql.connect.client.retries import DefaultPolicy  # needs grpc
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -435,9 +516,7 @@ def over_connect(shape: Shape, place: Place) -> Iterator[SparkSession]:
     )
     try:
         wait_for(server, port)
-        spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
-        spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=1000)])  # else ten minutes
-        yield spark
+        yield at(f"sc://127.0.0.1:{port}")
     except BaseException:
         if server.poll() is not None:
             os._exit(1)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,7 +21,7 @@ import psutil
 from tests.chaos.checks import DRIVERS, Event, Job, Run
 from tests.chaos.job import CONNECT_SERVER, Place
 from tests.chaos.services import Ledger, Services
-from tests.chaos.shapes import Accident, Shape
+from tests.chaos.shapes import Accident, Service, Shape
 
 __all__ = ("run_job",)
 
@@ -31,6 +32,8 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),  # executors run elsewhere
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
+QUIET = Service(seed=0, seconds=0.02)  # for queries beside a job
+QUIET_AFTER = 4.0  # seconds without a call
 GONE = 20.0  # seconds until all processes have ended after the driver
 
 
@@ -44,7 +47,12 @@ class _Runner:
         self.shape, self.services, self.folder = shape, services, folder
         self.key = f"{shape.seed}-{time.time_ns()}"
         self.ledger = services.ledgers[self.key] = Ledger(shape)
+        plain = replace(shape, service=QUIET, options={}, form="row")
+        self.beside = {kind: Ledger(plain) for kind in shape.beside}
+        services.ledgers.update({f"{self.key}-{kind}": ledger for kind, ledger in self.beside.items()})
+        self.server: subprocess.Popen | None = None  # of Sail
         self.events: list[Event] = []
+        self.drives: list[float] = []
         self.chance = random.Random(shape.seed)
         self.broken = ""
         self.known: set[psutil.Process] = set()
@@ -68,10 +76,17 @@ class _Runner:
         pending = sorted(possible, key=lambda one: one.calls)
         left: list[str] = []
         while True:
+            if self.shape.server_outlives:
+                self._serve()
             outcome = self._drive(pending, end)
-            left += self._wait_for_processes()
+            if self.shape.server_outlives and outcome is None:
+                self._wait_for_calls(end)
             if outcome is not None or self.broken:
                 break
+            left += self._wait_for_processes()
+        if self.server is not None:
+            self.server.stdin.close()
+        left += self._wait_for_processes()
         runs = []
         if outcome is not None:
             runs, of_driver = outcome
@@ -83,23 +98,63 @@ class _Runner:
         new = {one for one in os.listdir("/dev/shm") if not one.startswith(of_others)}
         left += [f"shared memory {one}" for one in new - shared_before]
         calls = self._calls()
-        del self.services.ledgers[self.key]
+        beside = {kind: ledger.calls for kind, ledger in self.beside.items()}
+        for key in [self.key, *(f"{self.key}-{kind}" for kind in beside)]:
+            del self.services.ledgers[key]
         shutil.rmtree(self.store, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             (self.services.small_disk / "filler").unlink()
-        return Job(self.shape, calls, self.events, runs, left, self.broken)
+        return Job(self.shape, calls, self.events, runs, left, self.broken, self.drives, beside)
+
+    def _serve(self) -> None:
+        """Has a server of Sail, which goes on when its client is killed, and is not started again before it dies."""
+        if self.server is not None:
+            if self.server.poll() is None:
+                return
+            self.server.stdin.close()
+        with open(self.folder / "output", "ab") as output:
+            self.server = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", "tests.chaos.sail_server", str(self.folder)],
+                cwd=ROOT,
+                env=self._environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
+        with self.server.stdout as told:
+            self.place = replace(self.place, sail=told.readline().decode().strip())
+
+    def _environment(self) -> dict[str, str]:
+        made = {**os.environ, **ENVIRONMENT, MARK: self.key, "TMPDIR": str(self.folder / "tmp")}
+        if self.shape.is_on_sail:
+            made |= {"RUST_LOG": "error", "SAIL_EXECUTION__BATCH_SIZE": str(self.shape.batch)}
+            made["SAIL_EXECUTION__DEFAULT_PARALLELISM"] = str(self.shape.parallelism)
+        return made
+
+    def _wait_for_calls(self, end: float) -> None:
+        """Until the server has no call more of the query of a client that was killed."""
+        count, changed = 0, time.monotonic()
+        while time.monotonic() < changed + QUIET_AFTER:
+            time.sleep(0.2)
+            if (now := self._count() + sum(len(one.calls) for one in self.beside.values())) != count:
+                count, changed = now, time.monotonic()
+            if time.monotonic() > end:
+                self.broken = "the server goes on with the query of a client that was killed"
+                return
 
     def _drive(self, pending: list[Accident], end: float) -> tuple[list[Run], list[str]] | None:
         """What a driver says at its end; None if it was killed."""
-        for name in ("tmp", "spark"):
+        for name in () if self.server is not None else ("tmp", "spark"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             (self.folder / name).mkdir()
         (self.folder / "job").write_bytes(pickle.dumps((self.shape, self.place)))
+        self.drives.append(time.time())
         with open(self.folder / "output", "ab") as output:
             driver = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "tests.chaos.job", str(self.folder)],
                 cwd=ROOT,
-                env={**os.environ, **ENVIRONMENT, MARK: self.key, "TMPDIR": str(self.folder / "tmp")},
+                env=self._environment(),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -121,7 +176,7 @@ class _Runner:
                     del pending[0]
                 time.sleep(0.02)
         finally:
-            for one in [driver, *self._processes()] if driver.poll() is None else []:
+            for one in [driver, *self._processes()] if driver.poll() is None else []:  # the server too
                 with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                     one.kill()
             driver.wait()
@@ -160,6 +215,9 @@ class _Runner:
                 one.pid for one in psutil.Process(driver.pid).children(recursive=True) if one.name().endswith("java")
             ]
             pids = [driver.pid, *java * (kind == "driver")]
+            pids += [self.server.pid] if self.server is not None and kind == "driver" else []
+        elif kind == "server" and self.server is not None:
+            pids = [self.server.pid]
         elif kind == "server":
             pids = [one.pid for one in self._processes() if CONNECT_SERVER in _command(one)]
         if kind in ("worker", "workers", "executor", "coordinator", *DRIVERS):
@@ -206,9 +264,10 @@ class _Runner:
         return list(self.known)
 
     def _wait_for_processes(self) -> list[str]:
-        """What has not ended after a time; it is ended then."""
+        """What has not ended after a time; it is ended then. A server that is to go on is none of it."""
         end = time.monotonic() + GONE
-        while (alive := self._processes()) and time.monotonic() < end:
+        goes_on = self.server.pid if self.server is not None and not self.server.stdin.closed else 0
+        while (alive := [one for one in self._processes() if one.pid != goes_on]) and time.monotonic() < end:
             time.sleep(0.1)
         for one in alive:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -37,14 +37,17 @@ class Call:
         began: when the function began it, by its own clock, which is that of the same machine.
         ended: when the service was done with it; infinite as long as it is not.
         arrived: when the service got it.
+        task: tells tasks of one process apart that run side by side.
         outcome: what `Service.answer` says, "refused", "outage", or "gone": nobody waited any more.
         leads: whether it is the first of its request: one in bulk is a call for each of its rows.
     """
 
-    __slots__ = ("arrived", "began", "ended", "leads", "ns", "outcome", "pid", "run")
+    __slots__ = ("arrived", "began", "ended", "leads", "ns", "outcome", "pid", "run", "task")
 
-    def __init__(self, run: int, pid: int, began: float, ns: tuple[int, ...], *, leads: bool = True) -> None:
-        self.leads = leads
+    def __init__(
+        self, run: int, pid: int, began: float, ns: tuple[int, ...], *, task: int = 0, leads: bool = True
+    ) -> None:
+        self.leads, self.task = leads, task
         self.run, self.pid, self.began, self.ns = run, pid, began, ns
         self.arrived = time.time()
         self.ended = float("inf")
@@ -52,7 +55,12 @@ class Call:
 
     def __str__(self) -> str:
         ns = ",".join(map(str, self.ns))
-        return f"{self.began:.3f} {self.ended:.3f} {self.run} {self.pid} {self.outcome} {ns}"
+        return f"{self.began:.3f} {self.ended:.3f} {self.run} {self.worker} {self.outcome} {ns}"
+
+    @property
+    def worker(self) -> str:
+        """What runs one task at a time."""
+        return f"{self.pid}.{self.task}" if self.task else str(self.pid)
 
 
 class Ledger:
@@ -102,11 +110,12 @@ class Services:
         assert transport is not None
         self._connections.add(transport)
         self._loop = asyncio.get_running_loop()
-        key, run, pid, began, listed = request.path[1:].split("/")
+        key, run, worker, began, listed = request.path[1:].split("/")
         ns, ledger = tuple(map(int, listed.split(","))), self.ledgers[key]
+        pid, task = map(int, worker.split("."))
+        call = Call(int(run), pid, float(began), ns, task=task)
         if ledger.shape.form == "bulk":
-            return await self._answer_each(ledger, int(run), int(pid), float(began), ns)
-        call = Call(int(run), int(pid), float(began), ns)
+            return await self._answer_each(ledger, call)
         try:
             outcome, seconds = ledger.begin(call)
             await asyncio.sleep(3600 if outcome == "hang" else seconds)
@@ -120,11 +129,12 @@ class Services:
         text = ",".join(str(result_of(n)) for n in call.ns) if status == 200 else outcome
         return web.Response(text=text, status=status, headers=headers)
 
-    async def _answer_each(
-        self, ledger: Ledger, run: int, pid: int, began: float, ns: tuple[int, ...]
-    ) -> web.StreamResponse:
+    async def _answer_each(self, ledger: Ledger, bulk: Call) -> web.StreamResponse:
         """A request in bulk: the status of each row, and its result."""
-        calls = [Call(run, pid, began, (n,), leads=not place) for place, n in enumerate(ns)]
+        calls = [
+            Call(bulk.run, bulk.pid, bulk.began, (n,), task=bulk.task, leads=not place)
+            for place, n in enumerate(bulk.ns)
+        ]
         try:
             answers = [ledger.begin(call) for call in calls]
             await asyncio.sleep(max(seconds for _, seconds in answers))

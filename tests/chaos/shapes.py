@@ -9,7 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-__all__ = ("ACCIDENTS", "DEAREST", "Accident", "Service", "Shape", "million", "price_of", "result_of")
+__all__ = (
+    "ACCIDENTS",
+    "BESIDE_ROWS",
+    "DEAREST",
+    "ENGINES",
+    "ON_SAIL",
+    "Accident",
+    "Service",
+    "Shape",
+    "million",
+    "price_of",
+    "result_of",
+)
+
+ENGINES = ("spark", "sail")
 
 # What may happen to a job, and what the report calls it.
 ACCIDENTS = {
@@ -26,7 +40,18 @@ ACCIDENTS = {
     "outage": "the service fails each call for 2 s",
     "connections": "the service drops all connections",
     "cancel": "the query is cancelled",
+    "ends": "another query runs on the server",
+    "fails": "a query beside it fails",
+    "is cancelled": "a query beside it is cancelled",
+    "stops": "a query beside it stops at its LIMIT",
 }
+ON_SAIL = {  # there
+    "driver": "the client is killed with its server, and the job runs again",
+    "driver alone": "the client is killed, the server goes on, and the job runs again",
+    "server": "the server is killed, and the job runs again",
+}
+BESIDE_ROWS = 100  # of one that ends
+BESIDE = ("ends", "fails", "is cancelled", "stops")  # what becomes of a query beside the job's own
 
 
 LIMITS = {"rate_limit", "job_capacity", "max_calls", "budget"}  # options that hold over all tasks
@@ -114,9 +139,12 @@ class Shape:
             PostgreSQL).
         options: those of the function that are plain values.
         store: "executor", "disk", "redis" or none.
-        connect: over a Spark Connect server of the job's own.
+        connect: over a Spark Connect server of the job's own; on Sail it is a process, else in that of the driver.
         limit: the LIMIT behind the function; 0: none.
         runs: how many times the driver runs the query.
+        engine: one of `ENGINES`.
+        parallelism: of Sail, which leaves rows in their partitions if it is 1; 0: it has one for each core.
+        beside: queries that run on the server as each run begins, as `BESIDE` names them.
     """
 
     seed: int
@@ -136,19 +164,41 @@ class Shape:
     limit: int = 0
     runs: int = 1
     minutes: float = 5.0
+    engine: str = "spark"
+    parallelism: int = 0
+    beside: tuple[str, ...] = ()
 
     @classmethod
-    def random(cls, seed: int) -> Shape:
-        return _random(random.Random(seed), seed)
+    def random(cls, seed: int, engine: str = "spark") -> Shape:
+        chance = random.Random(seed)
+        shape = _random(chance, seed)
+        return _on_sail(shape, chance) if engine == "sail" else shape
 
     def __str__(self) -> str:
         where = f"{'2 executors' if self.cluster else 'local'}{' over Connect' * self.connect}"
+        if self.is_on_sail:
+            where = f"Sail{' as a server' * self.connect}{' with parallelism 1' * (self.parallelism == 1)}"
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         told = [f"{self.entry}{' (streaming)' if self.streaming else ''}, {self.form}, {where}, {self.rows:,} rows"]
         told += [f"{self.distinct:,} distinct"] if self.distinct < self.rows else []
         told += [options] + [f"store {self.store}"] * bool(self.store) + [f"limit {self.limit}"] * bool(self.limit)
         told += [f"{one.kind} at call {one.calls}" for one in self.accidents]
+        told += [f"a query beside it {kind}" for kind in self.beside]
         return "; ".join(told)
+
+    @property
+    def is_on_sail(self) -> bool:
+        return self.engine == "sail"
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the engine may evaluate the function twice for a row, and deal its rows to other tasks."""
+        return self.is_on_sail and self.entry in ("column", "sql")
+
+    @property
+    def server_outlives(self) -> bool:
+        """Whether the server goes on with the query of a client that is killed alone."""
+        return self.is_on_sail and self.connect
 
     @property
     def kinds(self) -> set[str]:
@@ -293,6 +343,44 @@ def _over_connect(shape: Shape, chance: random.Random) -> Shape:
     ]
     impossible = {"driver alone", "coordinator", *(("redis", "redis stops") if shape.is_limited else ())}
     return replace(shape, connect=True, accidents=tuple(one for one in accidents if one.kind not in impossible))
+
+
+def _on_sail(shape: Shape, chance: random.Random) -> Shape:
+    """The job on Sail, whose tasks are threads of the server: what kills a worker of Spark kills all there is.
+
+    Left out is what docs/platforms/sail.md says Sail refuses: table functions, operators over streams, and what is of
+    one query in SQL.
+    """
+    is_server = chance.random() < 0.7
+    fatal = ["driver", "driver alone", "server", "server"] if is_server else ["driver"]
+    accidents: list[Accident] = []
+    kinds: set[str] = set()
+    for one in shape.accidents:
+        is_fatal = one.kind in ("worker", "workers", "executor", "driver", "driver alone", "server")
+        kind = chance.choice(fatal) if is_fatal else one.kind
+        if kind not in kinds:
+            accidents.append(replace(one, kind=kind))
+            kinds.add(kind)
+    if kinds & {*fatal}:
+        accidents = [one for one in accidents if one.kind != "cancel"]
+    entry = "operator" if shape.entry == "table function" else shape.entry
+    options = dict(shape.options)
+    if entry == "sql":
+        options.pop("max_calls", None)
+        if shape.store not in ("disk", "redis"):  # with these a budget has a name
+            options.pop("budget", None)
+    return replace(
+        shape,
+        engine="sail",
+        cluster=False,
+        connect=is_server,
+        entry=entry,
+        streaming=False,
+        options=options,
+        accidents=tuple(accidents),
+        parallelism=chance.choice([0, 1]),
+        beside=tuple(chance.sample(BESIDE, chance.choice([0, 0, 1, 2]))),
+    )
 
 
 def _limits(chance: random.Random, rows: int, form: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -31,6 +32,7 @@ from asyncudf import (
     ordered_wait,
     unordered_wait,
 )
+from asyncudf._engine.loop import bridge
 from asyncudf._spark import _compat, coordinators, running_task
 from asyncudf._spark.loopback import runs_here
 
@@ -318,6 +320,43 @@ class Remembers(AsyncFunction):
     async def async_invoke(self, row: dict[str, Any], result: Any) -> None:
         assert asyncio.get_running_loop() is self.loop
         result.complete([{"key_again": row["key"], "of": self.partition}])
+
+
+def by_dead_letters(df: Any, udf: Any) -> Query:
+    stream = AsyncStream(df).ordered_wait(udf.with_options(on_error="dead_letter"), "key", "tenant")
+    return stream.to_df
+
+
+class TestCancelled:
+    """Sail ends a task only when that gives its next row, and drops batches without rows."""
+
+    @pytest.mark.parametrize("form", [by_operator, by_chain, by_sink, by_dead_letters])
+    @pytest.mark.parametrize("fails", [False, True], ids=["results", "errors"])
+    def test_calls_end_with_the_query(
+        self, spark: Any, monkeypatch: pytest.MonkeyPatch, form: Any, fails: bool
+    ) -> None:
+        """A sink, and a chain with dead letters, give rows only at their end, and called for all rows."""
+        monkeypatch.setattr(bridge, "SILENCE", 0.1)
+
+        async def lingers(key: int, tenant: int) -> int:
+            import asyncio
+
+            from tasks_call_this import begin
+
+            begin(key)
+            await asyncio.sleep(0.01)
+            return 1 // (not fails)
+
+        udf = async_pandas_udf(lingers, "long", capacity=1, on_error="null", max_failures=1.0)
+        run = form(rows(spark, 2, 4000), udf)
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            query = thread.submit(run)
+            while service.calls.total() < 20:
+                time.sleep(0.01)
+            spark.interruptAll()
+            with pytest.raises(Exception, match="operation not found"):
+                query.result()
+        assert service.calls.total() < 2000
 
 
 class TestSideBySide:

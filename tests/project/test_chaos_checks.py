@@ -10,16 +10,20 @@ import pytest
 
 from tests.chaos.checks import (
     CHECKS,
+    Beside,
     Event,
     Job,
     Run,
     each_row_is_there_once,
     faults_of,
     it_failed_with_reason,
+    it_stopped,
     no_budget_is_passed,
+    queries_beside_it_are_apart,
+    the_figures_are_right,
 )
 from tests.chaos.services import Call
-from tests.chaos.shapes import Service, Shape, result_of
+from tests.chaos.shapes import BESIDE_ROWS, LIMITS, Service, Shape, result_of
 
 ROWS, SLOTS = 20, 2
 
@@ -30,7 +34,14 @@ def good_job(store: str = "disk", **options: Any) -> Job:
         seed=1,
         rows=ROWS,
         distinct=ROWS,
-        options={"output_mode": "ordered", "capacity": SLOTS, "on_error": "raise", "attempt_timeout": 2.0, **options},
+        options={
+            "output_mode": "ordered",
+            "capacity": SLOTS,
+            "on_error": "raise",
+            "attempt_timeout": 2.0,
+            "retry": 1,
+            **options,
+        },
         store=store,
         service=Service(seed=1, seconds=0.1),
     )
@@ -163,7 +174,8 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 def test_every_check_is_tested() -> None:
-    tested = {check for check, _ in DAMAGES.values()} | {no_budget_is_passed.__name__}
+    tested = {check for check, _ in DAMAGES.values()}
+    tested |= {no_budget_is_passed.__name__, queries_beside_it_are_apart.__name__}
     assert tested == {check.__name__ for check in CHECKS}
 
 
@@ -218,3 +230,96 @@ def test_a_kill_excuses_what_it_costs_and_no_more() -> None:
     assert faults_of(job) == []
     add_calls(call(3, 145.0))(job)
     assert [check for check, _ in faults_of(job)] == ["what_is_paid_is_not_called_again"]
+
+
+def on_sail(**fields: Any) -> Job:
+    job = good_job(store="")
+    job.shape = replace(job.shape, engine="sail", entry="operator", **fields)
+    return job
+
+
+@pytest.mark.parametrize(("parallelism", "faults"), [(1, ["each_row_is_there_once"]), (0, [])])
+def test_sail_mixes_partitions_but_not_their_rows(parallelism: int, faults: list[str]) -> None:
+    """Two partitions of ten rows come mixed. Nothing is promised of their rows where Sail deals them out."""
+    job = on_sail(parallelism=parallelism)
+    rows = job.runs[0].rows
+    assert rows is not None
+    mixed = [row for pair in zip(range(10), range(10, 20), strict=True) for row in pair]
+    job.runs[0].rows = rows.iloc[mixed]
+    assert faults_of(job) == []
+    job.runs[0].rows = rows.iloc[[1, 0, *range(2, 20)]]
+    assert [check for check, _ in faults_of(job)] == faults
+
+
+@pytest.mark.parametrize(
+    ("entry", "rows", "is_right"), [("operator", 21, False), ("sql", 40, True), ("sql", 41, False)]
+)
+def test_sail_may_call_a_column_twice_for_a_row(entry: str, rows: int, is_right: bool) -> None:
+    job = on_sail()
+    job.shape = replace(job.shape, entry=entry)
+    job.runs[0].figures = figures(ROWS, rows=rows)
+    assert ([*the_figures_are_right(job)] == []) == is_right
+
+
+@pytest.mark.parametrize(("connect", "kind"), [(True, "driver alone"), (True, "server"), (False, "driver alone")])
+def test_only_a_server_that_lives_goes_on_with_the_query_of_a_client_that_was_killed(connect: bool, kind: str) -> None:
+    job = on_sail(connect=connect)
+    job.events = [Event(105.0, kind, frozenset({9}))]
+    assert ([*it_stopped(job)] == []) == (kind == "driver alone" and connect)
+
+
+def test_calls_of_the_next_driver_are_no_late_ones_of_the_last() -> None:
+    job = on_sail(connect=True)
+    job.events, job.drives = [Event(99.0, "server", frozenset({9}))], [90.0, 99.5]
+    assert [*it_stopped(job)] == []
+
+
+BESIDE = {
+    "it ends": (Beside("ends", 1, 100.0, 110.0, "", [(n, result_of(n)) for n in range(BESIDE_ROWS)]), True),
+    "it loses a row": (Beside("ends", 1, 100.0, 110.0, "", [(n, result_of(n)) for n in range(1, BESIDE_ROWS)]), False),
+    "it has a row twice": (Beside("stops", 1, 100.0, 110.0, "", [(1, 17)] * 5), False),
+    "it has another's result": (Beside("stops", 1, 100.0, 110.0, "", [(n, 1) for n in range(5)]), False),
+    "it fails": (Beside("fails", 1, 100.0, 110.0, "ValueError: the neighbour fails", []), True),
+    "it does not fail": (Beside("fails", 1, 100.0, 110.0, "", []), False),
+    "it fails for another reason": (Beside("ends", 1, 100.0, 110.0, "ValueError: the job fails", []), False),
+    "it is not cancelled": (Beside("is cancelled", 1, 100.0, 110.0, "", []), False),
+    "it goes on": (Beside("stops", 1, 100.0, 101.0, "", [(n, result_of(n)) for n in range(5)]), False),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_query_beside_a_job_is_apart_from_it(name: str) -> None:
+    beside, is_right = BESIDE[name]
+    job = on_sail()
+    job.runs[0].beside, job.beside = [beside], {beside.kind: [call(1, 105.0)]}
+    assert ([*queries_beside_it_are_apart(job)] == []) == is_right
+
+
+def test_jobs_on_sail_are_what_it_takes() -> None:
+    """Of what kills, only what there is to kill; nothing that Sail refuses by name."""
+    shapes = [Shape.random(seed, "sail") for seed in range(2000)]
+    for shape in shapes:
+        assert (shape.streaming, shape.cluster) == (False, False)
+        assert shape.entry != "table function"
+        assert shape.connect or not shape.kinds & {"driver alone", "server"}
+        assert not shape.kinds & {"worker", "workers", "executor"}
+        assert len(shape.kinds) == len(shape.accidents)
+        assert not (shape.restarts and "cancel" in shape.kinds)
+        assert not (shape.entry == "sql" and "max_calls" in shape.options)
+    kinds = {kind for shape in shapes for kind in shape.kinds}
+    assert kinds >= {"driver", "driver alone", "server", "coordinator", "redis", "outage", "connections", "cancel"}
+    assert {name for shape in shapes for name in shape.options} >= LIMITS
+    assert {kind for shape in shapes for kind in shape.beside} == {"ends", "fails", "is cancelled", "stops"}
+
+
+@pytest.mark.parametrize(("pause", "is_right"), [(0.9, False), (1.5, True)])
+def test_a_busy_machine_may_stop_who_waits_for_an_answer(pause: float, is_right: bool) -> None:
+    """A row may fail though its answer came, if no call began for half of the time limit after it."""
+    job = good_job(store="", on_error="null")
+    rows = job.runs[0].rows
+    assert rows is not None
+    for number, one in enumerate(job.calls):
+        one.began = one.arrived = 100 + 0.1 * number + pause * (number > 5)
+        one.ended = one.began + 0.05
+    change_rows(lambda rows: rows.assign(value=rows["value"].where(rows["id"] != 5)))(job)
+    assert (faults_of(job) == []) == is_right

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
+from .._engine.loop.bridge import SignsOfLife
 from .._errors.exceptions import AsyncUDFError, FunctionError, OptionError
 from ._compat import change_setting, engine_of, refuses_to_keep
 from .monitoring.task_report import WORKER_LOGS
@@ -142,7 +143,7 @@ class _Folder:
                 "result of a stream alone, which keeps nothing: AsyncStream.collect(name=stream), with a store "
                 "(ResultStore) if you read another one later"
             )
-        written = mapped(df, _Writing(self.path, task), WRITTEN).collect()
+        written = mapped(df, _Writing(self.path, task), WRITTEN).where("file IS NOT NULL").collect()
         files = tuple(row.file for row in sorted(written, key=lambda row: row.partition))
         numbers = session.range(0, len(files), 1, max(1, len(files)))
         return mapped(numbers, _Reading(self.path, files), schema)
@@ -183,7 +184,7 @@ class _Writing(Travelling):
     error_reporting: ErrorReporting = dataclasses.field(default_factory=ErrorReporting)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        path, stream = self.folder / uuid.uuid4().hex, None
+        path, stream, signs = self.folder / uuid.uuid4().hex, None, SignsOfLife()
         with self.error_reporting, contextlib.ExitStack() as failed:
             failed.callback(path.unlink, missing_ok=True)
             running: RunningTask | None = None
@@ -196,6 +197,8 @@ class _Writing(Travelling):
                     yield batch
 
             for batch in map(unmarked, given()) if self.task is None else self.task(given()):
+                if signs.are_due():
+                    yield _files([None])
                 if not batch.num_rows:  # a sign of life
                     yield _files([])
                     continue
@@ -222,7 +225,7 @@ class _Writing(Travelling):
             ) from error
 
 
-def _files(names: list[str], partition: int = 0) -> pa.RecordBatch:
+def _files(names: Sequence[str | None], partition: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([partition] * len(names), pa.int32()), pa.array(names, pa.string())], WRITTEN.names
     )

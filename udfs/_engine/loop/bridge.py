@@ -35,6 +35,24 @@ WATCH = 0.05  # seconds between two flushes while Spark's thread waits; a flush 
 SILENCE = 1.0  # seconds without output after which Spark gets an empty batch
 
 
+class SignsOfLife:
+    """Says when a task whose rows say only how it ended is to give one without content.
+
+    Sail drops batches without rows, and ends the task of a query that was cancelled only at the next one with rows.
+    """
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def are_due(self) -> bool:
+        """Whether half of `SILENCE` has passed since it was so."""
+        now = time.monotonic()
+        is_due = now - self._last >= SILENCE / 2
+        if is_due:
+            self._last = now
+        return is_due
+
+
 class LoopTask(Protocol[In_contra]):
     """What runs on the loop: it is fed with batches until it has ended."""
 
