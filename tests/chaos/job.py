@@ -85,9 +85,9 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def tasks(place: Place, shape: Shape) -> AsyncIterator[int]:
+async def tasks(place: Place, is_on_sail: bool) -> AsyncIterator[int]:
     """Gives a task of Sail a number, and a worker of Spark, which has one task at a time, a file for its stacks."""
-    if shape.is_on_sail:
+    if is_on_sail:
         yield secrets.randbelow(10**9) + 1
         return
     with open(f"{place.folder}/stacks-{os.getpid()}", "w") as file:
@@ -100,7 +100,8 @@ async def tasks(place: Place, shape: Shape) -> AsyncIterator[int]:
 
 def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
     """The function of a job, with its options."""
-    resources: dict[str, Callable[[], Any]] = {"task": lambda: tasks(place, shape)}
+    is_on_sail = shape.is_on_sail
+    resources: dict[str, Callable[[], Any]] = {"task": lambda: tasks(place, is_on_sail)}
     if shape.form == "postgres":
         resources["pool"] = lambda: asyncpg.create_pool(
             place.postgres, min_size=1, max_size=10, server_settings={"application_name": "job"}
@@ -155,7 +156,7 @@ def function_of(shape: Shape, place: Place, run: int) -> AsyncUDF[Any, Any]:
     class Asking(AsyncFunction):
         async def open(self, context: RuntimeContext) -> None:
             self.stack = contextlib.AsyncExitStack()
-            self.task = await self.stack.enter_async_context(tasks(place, shape))
+            self.task = await self.stack.enter_async_context(tasks(place, is_on_sail))
             self.session = await self.stack.enter_async_context(http.session(place.url)())
 
         async def async_invoke(self, value: dict[str, Any], result_future: ResultFuture) -> None:

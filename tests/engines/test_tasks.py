@@ -14,7 +14,7 @@ import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -338,7 +338,17 @@ class TestCancelled:
         """A sink, and a chain with dead letters, give rows only at their end, and called for all rows."""
         monkeypatch.setattr(bridge, "SILENCE", 0.1)
 
-        async def lingers(key: int, tenant: int) -> int:
+        @contextlib.asynccontextmanager
+        async def counted() -> AsyncIterator[None]:
+            import tasks_call_this
+
+            tasks_call_this.open += 1
+            try:
+                yield
+            finally:
+                tasks_call_this.open -= 1
+
+        async def lingers(key: int, tenant: int, client: Any) -> int:
             import asyncio
 
             from tasks_call_this import begin
@@ -347,15 +357,22 @@ class TestCancelled:
             await asyncio.sleep(0.01)
             return 1 // (not fails)
 
-        udf = async_pandas_udf(lingers, "long", capacity=1, on_error="null", max_failures=1.0)
+        service.open = 0
+        udf = async_pandas_udf(
+            lingers, "long", capacity=1, on_error="null", max_failures=1.0, resources={"client": counted}
+        )
         run = form(rows(spark, 2, 4000), udf)
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
             query = thread.submit(run)
-            while service.calls.total() < 20:
+            while service.calls.total() < 20 and not query.done():
                 time.sleep(0.01)
             spark.interruptAll()
             with pytest.raises(Exception, match="operation not found"):
                 query.result()
+        end = time.monotonic() + 30
+        while service.open:  # else its calls would be among those of the next test
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert service.calls.total() < 2000
 
 
