@@ -2,7 +2,8 @@
 # pysail 0.7.2 with pyspark-client 4.2.0, run on 2026-11-30.
 # Expected: after spark.interruptAll() a Python function in mapInArrow is not asked for its next batch, as on Spark.
 # Seen: that holds for a function whose batches have rows. One whose batches are empty is asked for all of them: Sail drops
-#   them, and looks whether the query is still wanted when it has rows to hand on. The client gets its error when the function is done.
+#   them, and looks whether the query is still wanted when it has rows to hand on. The client gets its error when the
+#   function is done.
 # Matters: a function that writes rows to a service and yields nothing until its end, or only what has failed, writes all of
 #   them after its query was cancelled.
 set -euo pipefail
