@@ -434,7 +434,8 @@ def beside(spark: SparkSession, kind: str, place: Place, run: int) -> Beside:
         found = (df.limit(5) if kind == "stops" else df).collect()
     except Exception as failed:
         error = f"{type(failed).__name__}: {failed}"
-    is_over.set()
+    finally:
+        is_over.set()
     return Beside(kind, run, began, time.time(), error, [(row.id, row.r) for row in found])
 
 

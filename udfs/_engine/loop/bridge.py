@@ -36,16 +36,16 @@ SILENCE = 1.0  # seconds without output after which Spark gets an empty batch
 
 
 class SignsOfLife:
-    """Says when a task whose rows say only how it ended is to give one without content.
+    """Tells a task that gives rows only at its end when to give a row without content.
 
-    Sail drops batches without rows, and ends the task of a query that was cancelled only at the next one with rows.
+    Sail drops batches without rows, and ends the task of a cancelled query only when the task gives a row.
     """
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def are_due(self) -> bool:
-        """Whether half of `SILENCE` has passed since it was so."""
+        """Whether such a row is due; if it is, the next one is due half of `SILENCE` later."""
         now = time.monotonic()
         is_due = now - self._last >= SILENCE / 2
         if is_due:
