@@ -21,6 +21,7 @@ import pytest
 import trustme
 import yarl
 from aiohttp import web
+from aiohttp.abc import AbstractResolver
 
 from asyncudf import AsyncUDFError, RetryStrategy, http
 from asyncudf.http._session import _requests
@@ -135,6 +136,67 @@ def dropping(answers: int) -> Iterator[tuple[str, list[str]]]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+class Resolver(AbstractResolver):
+    """Says that every host is where the service at `url` is, and counts how often it was asked."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.asked = yarl.URL(url), 0
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> Any:
+        self.asked += 1
+        found = {"host": self.url.host, "port": self.url.port, "family": family, "proto": 0, "flags": 0}
+        return [{"hostname": host, **found}]
+
+    async def close(self) -> None:
+        pass
+
+
+async def times_asked(session: aiohttp.ClientSession, times: int) -> list[str]:
+    """What came of so many requests, one after the other."""
+    found = []
+    for _ in range(times):
+        try:
+            async with session.get("/") as response:
+                found.append(str(response.status))
+        except aiohttp.ClientConnectionError as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def test_a_service_that_has_moved_is_found_by_the_next_request() -> None:
+    """aiohttp went on with the address that it remembered, for a minute, and all rows of that minute failed."""
+
+    async def moved() -> None:
+        with contextlib.ExitStack() as before:
+            resolver = Resolver(before.enter_context(serving(headers_sent)))
+            async with http.session("http://service.test", on_executor=lambda: {"resolver": resolver})() as session:
+                assert await times_asked(session, 2) == ["200", "200"]
+                before.close()
+                with serving(headers_sent) as url:
+                    resolver.url = yarl.URL(url)
+                    assert await times_asked(session, 3) == ["ServerDisconnectedError", "200", "200"]
+        assert resolver.asked == 2
+
+    asyncio.run(moved())
+
+
+def test_where_a_service_is_that_is_down_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("asyncudf.http._session.monotonic", lambda: now)
+
+    async def down() -> None:
+        nonlocal now
+        with serving(headers_sent) as url:
+            resolver = Resolver(url)
+        async with http.session("http://service.test", on_executor=lambda: {"resolver": resolver})() as session:
+            for lookups in (2, 3):  # the first of all comes before anything is known
+                assert set(await times_asked(session, 50)) == {"ClientConnectorError"}
+                assert resolver.asked == lookups
+                now += 1.0
+
+    asyncio.run(down())
 
 
 def test_each_request_is_an_attempt_of_the_function() -> None:

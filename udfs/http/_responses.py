@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
@@ -74,8 +75,11 @@ def responses(of: type[Any], hidden: set[str]) -> type[Any]:
     return OwnResponse
 
 
-def requesting(sent: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A session's `_request` that notes whether the function decides about redirects, and names the end of a loop."""
+def requesting(sent: Callable[..., Awaitable[Any]], lost: Callable[[], None]) -> Callable[..., Awaitable[Any]]:
+    """A session's `_request` that notes whether the function decides about redirects, and names the end of a loop.
+
+    It calls `lost` when a request did not get through, or had no answer in its time.
+    """
     import aiohttp
 
     async def request(method: str, url: Any, **options: Any) -> Any:
@@ -85,6 +89,9 @@ def requesting(sent: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
             return await sent(method, url, **options)
         except aiohttp.TooManyRedirects as error:
             raise _of_a_loop(error.history) from error
+        except (aiohttp.ClientConnectionError, TimeoutError, asyncio.CancelledError):
+            lost()
+            raise
         finally:
             if before is not None:
                 with contextlib.suppress(ValueError):  # it was not awaited to its end, and is collected elsewhere

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .._errors.answers import answer_of
@@ -41,6 +43,9 @@ REQUEST = "_request"
 # A NAT or a load balancer forgets a connection that is silent for some minutes, and neither end learns of it. So the
 # system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
 SIGNS_OF_LIFE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+# aiohttp goes on with the addresses that it remembers where nobody answers any more.
+LOOK_AGAIN = 1.0  # seconds
 
 SET_HERE = ("timeout", "conn_timeout", "limit", "keepalive_timeout", "force_close", "ttl_dns_cache", "use_dns_cache")
 NEVER = ("loop", "connector_owner")
@@ -104,7 +109,9 @@ def session(
         connect_timeout: seconds for making a connection, with TLS; waiting for a free one is not counted.
         read_timeout: seconds without any data; for responses that come in parts, with a long `attempt_timeout`.
         keep_alive: seconds for which an idle connection is kept; 0: each request has a connection of its own.
-        dns_cache: seconds for which the addresses of a host are remembered; 0: not at all.
+        dns_cache: seconds for which the addresses of a host are remembered; 0: not at all. When a request does not get
+            through, or is not answered in time, the next one looks them up again (once a second at most), as the
+            service may have moved. A connection in use stays where it is.
         on_executor: a function that returns more options, for what cannot be pickled or is a secret: `connector`,
             `cookie_jar`, `auth`, an SSL context for `ssl`, ... A `connector` has limits of its own: `connections`,
             `keep_alive` and `dns_cache` do not count then.
@@ -238,7 +245,7 @@ class SessionFactory:
                 "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
             )
         if hasattr(client, REQUEST):
-            object.__setattr__(client, REQUEST, requesting(client._request))
+            object.__setattr__(client, REQUEST, requesting(client._request, _forgetting(connector)))
         if self.base_url is not None and _has_authorization(secrets, token) and hasattr(client, NETRC):
             host = yarl.URL(self.base_url).host
             object.__setattr__(client, NETRC, partial(_elsewhere, host, client._get_netrc_auth))
@@ -330,6 +337,21 @@ def _requests(
 
 def _has_authorization(secrets: Mapping[str, str], token: RenewedToken | None) -> bool:
     return token is not None or any(name.lower() == "authorization" for name in secrets)
+
+
+def _forgetting(connector: aiohttp.BaseConnector) -> Callable[[], None]:
+    """Forgets the addresses of hosts, once in `LOOK_AGAIN` at most: a service that is down has many calls."""
+    import aiohttp
+
+    at = -math.inf
+
+    def forget() -> None:
+        nonlocal at
+        if isinstance(connector, aiohttp.TCPConnector) and monotonic() >= at + LOOK_AGAIN:
+            at = monotonic()
+            connector.clear_dns_cache()
+
+    return forget
 
 
 def _elsewhere(own: str | None, found: Callable[[str], Any], host: str) -> Any:
