@@ -9,6 +9,7 @@ import pydoc
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -131,11 +132,13 @@ for city in ("Oslo", 5):
 """
 
 
-def test_a_unit_test_that_calls_the_column_is_told_what_to_call() -> None:
+def test_a_unit_test_that_calls_the_column_is_told_what_to_call(tmp_path: Path) -> None:
     """It was Spark's SESSION_OR_CONTEXT_NOT_EXISTS. A client of Spark Connect makes columns without a session too."""
+    program = tmp_path / "unit_test.py"  # 4.2's client alone ends a `python -c`, which it takes for its own doctests
+    program.write_text(WITHOUT_A_SESSION, "utf-8")
     # Another test's session may have left the name of its server in the environment.
     own = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    ran = subprocess.run([sys.executable, "-c", WITHOUT_A_SESSION], env=own, capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, program], env=own, capture_output=True, text=True, check=True)
     assert ("there is no Spark session" if hasattr(pyspark, "SparkContext") else "cannot be awaited") in ran.stdout
     assert "takes columns or their names, not 5" in ran.stdout
     assert ran.stdout.count("await f.__wrapped__(...)") == 2

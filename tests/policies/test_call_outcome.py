@@ -41,10 +41,19 @@ def of_client(line: str, *args: Any, **attributes: Any) -> Exception:
     return error
 
 
-def of_database(module: str, *args: Any, **attributes: Any) -> Exception:
-    error = of_client("OperationalError", *args, **attributes)
+def of_package(module: str, line: str, *args: Any, **attributes: Any) -> Exception:
+    error = of_client(line, *args, **attributes)
     type(error).__module__ = module
     return error
+
+
+def of_database(module: str, *args: Any, **attributes: Any) -> Exception:
+    return of_package(module, "OperationalError", *args, **attributes)
+
+
+def of_librdkafka(name: str, *, retriable: bool = False) -> Exception:
+    error = SimpleNamespace(name=lambda: name, retriable=lambda: retriable)
+    return of_package("cimpl", "KafkaException", error)
 
 
 def of_grpc(line: str, code: str, details: str = "no") -> Exception:
@@ -131,6 +140,10 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("InterfaceError InterfaceMessage"), NOTHING),
         (asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"), DOWN),
         (of_client("InternalClientError"), NOTHING),
+        # Within a transaction; the next one prepares the statement again.
+        (asyncpg.InvalidCachedStatementError("cached statement plan is invalid due to a schema change"), DOWN),
+        (asyncpg.LockNotAvailableError("canceling statement due to lock timeout"), DOWN),
+        (asyncpg.QueryCanceledError("canceling statement due to user request"), NOTHING),
         # No client of PostgreSQL tries these again: they find the new master as they connect.
         (asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction"), NOTHING),
         (of_client("DeadlockDetectedError TransactionRollbackError PostgresError", sqlstate="40P01"), DOWN),
@@ -171,6 +184,22 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_client("AuthenticationError ConnectionError_ RedisError"), NOTHING),
         (of_client("AuthorizationError ConnectionError_ RedisError"), NOTHING),
         (of_client("MaxConnectionsError ConnectionError_ RedisError"), NOTHING),
+    ],
+    "aiokafka": [
+        (of_package("aiokafka.errors", "NotLeaderForPartitionError BrokerResponseError", retriable=True), DOWN),
+        (of_package("aiokafka.errors", "NotEnoughReplicasError BrokerResponseError", retriable=True), DOWN),
+        (of_package("aiokafka.errors", "KafkaTimeoutError KafkaError", retriable=False), DOWN),
+        (of_package("aiokafka.errors", "MessageSizeTooLargeError BrokerResponseError", retriable=False), NOTHING),
+        (of_package("aiokafka.errors", "NotLeaderForPartitionError BrokerResponseError"), NOTHING),
+        (of_client("NotLeaderForPartitionError BrokerResponseError", retriable=True), NOTHING),
+    ],
+    "confluent-kafka": [
+        (of_librdkafka("NOT_LEADER_FOR_PARTITION"), DOWN),
+        (of_librdkafka("_MSG_TIMED_OUT"), DOWN),
+        (of_librdkafka("CONCURRENT_TRANSACTIONS", retriable=True), DOWN),
+        (of_librdkafka("MSG_SIZE_TOO_LARGE"), NOTHING),
+        (of_package("cimpl", "KafkaException", "closed"), NOTHING),
+        (of_package("cimpl", "KafkaException"), NOTHING),
     ],
     "grpc": [
         (of_grpc("AioRpcError RpcError", "UNAVAILABLE"), DOWN),

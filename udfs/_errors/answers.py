@@ -64,7 +64,7 @@ OF_PYTHON = {
     # These may come of an answer that could not be read.
     and not issubclass(one, (ExceptionGroup, UnicodeError, AttributeError, AssertionError))
 }  # fmt: skip
-DEADLOCKS = {"40001", "40P01"}  # SQLSTATE: could not serialize, and a deadlock
+LOCKED = {"40001", "40P01", "55P03"}  # SQLSTATE: could not serialize, a deadlock, a lock that others hold
 TEXTS_AND_NUMBERS = {str, bytes, int, float, type(None)}
 
 
@@ -100,7 +100,7 @@ class Answer(NamedTuple):
         quota: the code (of `USED_UP`) of an account that has no call accepted any more, with a status of an
             error.
         may_pass: it is no refusal, and another call may succeed whatever the status is: a code of AWS that says so, a
-            deadlock of a database, or an answer that the client could not read.
+            lock of a database, or an answer that the client could not read.
     """
 
     status: int | None = None
@@ -131,7 +131,7 @@ def answer_of(outcome: Any) -> Answer:
         wait = refusal.wait
     is_error = status is not None and status >= LEAST_ERROR
     quota = next((code for code in codes if code in USED_UP), None) if is_error else None
-    passes = not TRANSIENT.isdisjoint(codes) or any(_is_deadlock(one) or is_broken(one) for one in outcomes)
+    passes = not TRANSIENT.isdisjoint(codes) or any(_is_locked(one) or is_broken(one) for one in outcomes)
     return Answer(status, refusal, wait, quota, passes and refusal is None)
 
 
@@ -353,9 +353,9 @@ def _code(error: Any) -> Any:
         return None
 
 
-def _is_deadlock(error: Any) -> bool:
+def _is_locked(error: Any) -> bool:
     # Only there: to services that count their errors, 40001 is a wrong key or a field that is missing.
-    return any(type(state) is str and state in DEADLOCKS for state in _attributes(error, "sqlstate", "pgcode"))
+    return any(type(state) is str and state in LOCKED for state in _attributes(error, "sqlstate", "pgcode"))
 
 
 def _is_exhausted(error: Any) -> bool:

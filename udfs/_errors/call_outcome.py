@@ -53,9 +53,19 @@ _OF_PYTHON = (
 _OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb", "mysql")
 _NUMBERS_OF_MYSQL = {1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
 # By package. Of Redis: a master that has become a replica, and a slot that moves or has no master yet; its clients try
-# again, too. Of asyncpg: a connection that the server has ended between two steps of an operation.
+# again, too. Of asyncpg: a connection that the server has ended between two steps of an operation, and what it knew
+# of tables that were changed since, and forgets.
 _OF_REDIS = {"ReadOnlyError", "TryAgainError", "SlotNotCoveredError"}
-_FAILING_OVER = {"redis": _OF_REDIS, "valkey": _OF_REDIS, "asyncpg": {"InternalClientError"}}
+_OF_ASYNCPG = {"InternalClientError", "InvalidCachedStatementError", "OutdatedSchemaCacheError"}
+_FAILING_OVER = {"redis": _OF_REDIS, "valkey": _OF_REDIS, "asyncpg": _OF_ASYNCPG}
+# Errors of Kafka's clients say whether another try may succeed. confluent-kafka's, of the module cimpl, says it of
+# transactions alone; of others there is the name, where a `_` begins those that no broker has sent.
+_OF_KAFKA = ("aiokafka", "kafka")
+_NAMES_OF_KAFKA = {
+    "_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_RESOLVE", "_TIMED_OUT", "_TRANSPORT",
+    "LEADER_NOT_AVAILABLE", "NETWORK_EXCEPTION", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "NOT_LEADER_FOR_PARTITION", "REQUEST_TIMED_OUT",
+}  # fmt: skip
 _GRPC_DOWN = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -118,6 +128,7 @@ def _is_of_the_connection(error: BaseException) -> bool:
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
         or any(one.__name__ in _FAILING_OVER.get(_package(one), ()) for one in kind.__mro__)
         or grpc_code(error) in _GRPC_DOWN
+        or _may_pass_in_kafka(error)
         or ("OperationalError" in names and _is_of_a_database(error))
     )
 
@@ -128,6 +139,15 @@ def _is_of_a_unix_socket(error: BaseException) -> bool:
     It has no `filename`, but neither has that of a certificate. So what counts is who has looked for it.
     """
     return any(frame.f_code.co_name == "create_unix_connection" for frame in frames_of(error))
+
+
+def _may_pass_in_kafka(error: Any) -> bool:
+    packages = {_package(one) for one in type(error).__mro__}
+    if packages.intersection(_OF_KAFKA):
+        return tried(lambda: error.retriable) is True
+    if "cimpl" not in packages:
+        return False
+    return bool(tried(lambda: error.args[0].retriable())) or tried(lambda: error.args[0].name()) in _NAMES_OF_KAFKA
 
 
 def _is_of_a_database(error: BaseException) -> bool:
