@@ -262,8 +262,8 @@ def test_an_error_that_no_time_mends_ends_it_and_it_goes_on_later() -> None:
     service.step = _raising("submit before", lambda: http.error_for(429, body=quota))
     with pytest.raises(AsyncUDFError, match="a quota of the service is used up"):
         Process(disk, service).rounds()
-    service.step = _raising("poll", lambda: http.error_for(404))
-    with pytest.raises(AsyncUDFError, match=r"the service says nothing about job job-\d: PermanentError: 404"):
+    service.step = _raising("poll", lambda: http.error_for(403))
+    with pytest.raises(AsyncUDFError, match=r"the service says nothing about job job-\d: PermanentError: 403"):
         Process(disk, service).rounds()
     service.step = lambda name: None
     assert Process(disk, service).rounds().is_done
@@ -302,6 +302,30 @@ def test_a_service_that_does_not_answer_now_is_asked_again() -> None:
     service.step = _raising("poll", lambda: next(down, None))
     assert Process(disk, service).rounds().is_done
     assert values(disk) == DOUBLED
+
+
+def test_a_job_that_the_service_does_not_know_yet_is_looked_for_again() -> None:
+    """Anthropic has answered with a 404 seconds and minutes after it had taken a job: `submit` failed, and was billed."""
+    service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
+    unknown = [http.error_for(404)] * 3
+    service.step = _raising("poll", lambda: unknown.pop() if unknown else None)
+    assert Process(disk, service).rounds().is_done
+    assert (values(disk), service.twice, unknown) == (DOUBLED, 0, [])
+
+
+def test_a_job_that_the_service_goes_on_not_knowing_is_an_error_in_any_process() -> None:
+    service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
+    service.step = _raising("poll", lambda: http.error_for(404))
+    ends = []
+    for _ in range(9):  # the first sends
+        with Process(disk, service).writer() as writer:
+            try:
+                writer.round()
+                ends.append("")
+            except AsyncUDFError as error:
+                ends.append(str(error))
+    assert [place for place, end in enumerate(ends) if end] == [4, 8]
+    assert "is job job-0, which the service does not know: PermanentError: 404" in ends[4]
 
 
 def test_a_job_counts_as_taken_once_the_service_has_accepted_it() -> None:

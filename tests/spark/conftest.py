@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not IS_CLASSIC and (mark := item.get_closest_marker("spark_only")):
             item.add_marker(pytest.mark.skip(f"of Spark alone: {mark.args[0]}"))
         elif HAS_SAIL and item.path.parent == Path(__file__).parent and item.path.stem[5:] not in ON_SAIL:
-            item.add_marker(pytest.mark.skip("its file is none of those that run on Sail"))
+            item.add_marker(pytest.mark.skip("tests/engines has those of Sail"))
 
 
 @pytest.hookimpl(wrapper=True)

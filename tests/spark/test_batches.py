@@ -147,6 +147,7 @@ def test_a_state_of_an_earlier_version_goes_on(service, rows, tmp_path):
     assert everything(submission)[1] == []
 
 
+@pytest.mark.spark_only("a server of another process has a working directory of its own")
 def test_a_relative_state_begins_where_the_program_is_when_it_is_given(service, rows, tmp_path, monkeypatch):
     """Spark's driver stays in the folder where it was started: the state was there."""
     for name in ("here", "there"):

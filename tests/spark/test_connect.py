@@ -49,3 +49,31 @@ for name in ("run[1] {{a,b}} *?t", "12:30", "12:30?"):
         print("take a path without a colon" in str(error))
 """
     assert connect.run(program).splitlines() == ["[(3, 0), (0, 3)]", "[(3, 0), (0, 3)]", "True"]
+
+
+def test_results_that_could_not_be_written_are_written_by_the_next_wait(connect, tmp_path):
+    """What was left of the first try was a folder without rows, of which Spark could tell no schema."""
+    program = f"""
+from asyncudf import Budget, Submission, batch_function, submit
+from pyspark.errors import PythonException
+from tests.kit.batch_services import Jobs, billing
+
+@batch_function("value bigint", parse=lambda answer: answer["value"])
+def twice(n):
+    return {{"n": n}}
+
+def budget(settle):
+    return Budget(1000, "tokens", reserve=10, settle=settle)
+
+with billing() as (url, server):
+    rows = spark.range(10).withColumnRenamed("id", "n")
+    service, wrong = Jobs(url), budget(lambda n, answer: float("nan"))
+    submission = submit(rows, twice, "n", service=service, state="{tmp_path}/state", budget=wrong)
+    try:
+        submission.wait()
+    except PythonException as error:
+        print("settle must give a number" in str(error))
+    opened = Submission.open("{tmp_path}/state", budget=budget(lambda n, answer: 3))
+    print(opened.wait().spent, opened.collect().count(), sum(server.billed.values()))
+"""
+    assert connect.run(program).splitlines() == ["True", "{'tokens': 30.0} 10 10"]

@@ -219,11 +219,12 @@ class StateFolder:
 
     def result_waves(self) -> set[str]:
         """The waves of results in the state, also the waves that a killed process has left."""
-        place = self._at("results")
+        place, found = self._at("results"), list[str]()
         if hadoop := self._hadoop:
             found = hadoop.names(place)
-        else:
-            found = read_files(self.session, place, "parquet").inputFiles() if self._is_there("results") else []
+        elif self._is_there("results"):
+            # A write that failed has left a folder without rows, whose schema Spark cannot find out.
+            found = read_files(self.session, place, "parquet", self._result_schema()).inputFiles()
         return set(re.findall(rf"(?:^|/){WAVE}=([^/]+)", "\n".join(found), re.MULTILINE))
 
     def recount(self) -> list[Event]:

@@ -56,7 +56,7 @@ from .journal_files import JournalFiles
 from .owner import Owner
 from .service import BatchService, check_service
 from .state import ERROR, StateFolder
-from .tasks import BROKEN, SILENT, KeyTask
+from .tasks import NO_STATES, KeyTask
 from .work import Work
 from .writer import Submitted, Writer
 
@@ -400,7 +400,7 @@ class Submission:
                     requests["unsent"] += outcome.apart
             elif state == "sent":
                 state = told.get(part.id, "queued")
-                if state in (SILENT, BROKEN):
+                if state in NO_STATES:
                     state = "unknown"
                 elif state not in ("queued", "working"):
                     state = "over"

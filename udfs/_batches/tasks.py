@@ -218,7 +218,7 @@ class Ask(enum.Enum):
 class PollTask(Task):
     """Asks about jobs; the column `id` has their numbers.
 
-    The answer is a state, or in its place `SILENT` or `BROKEN`; for `Ask.FIND`, where `job` is the key, the id of the
+    The answer is a state, or in its place one of `NO_STATES`; for `Ask.FIND`, where `job` is the key, the id of the
     job in `error`.
     """
 
@@ -253,10 +253,14 @@ class PollTask(Task):
             if failure.is_no_rows_fault:
                 raise
             may_be_mended = failure.outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
-            return SILENT if may_be_mended else BROKEN, None, error_text(error)
+            said = UNKNOWN if failure.answer.status == NOT_FOUND else SILENT if may_be_mended else BROKEN
+            return said, None, error_text(error)
 
 
-SILENT, BROKEN = "silent", "broken"  # in the place of a state: the service does not answer now, or says no
+# In the place of a state: the service does not answer now; does not know the job, as it may be for minutes after it has
+# taken it; or says no.
+SILENT, UNKNOWN, BROKEN = NO_STATES = "silent", "unknown", "broken"
+NOT_FOUND = 404
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,9 @@ from .service import JobState
 from .state import PARTS_AT_ONCE, StateFolder, counted_events
 from .tasks import (
     BROKEN,
+    NO_STATES,
     SILENT,
+    UNKNOWN,
     Ask,
     FormTask,
     LookupTask,
@@ -32,7 +34,7 @@ from .work import OverJob, Work
 
 logger = logging.getLogger("asyncudf")
 
-TRIES = 4  # to send or to fetch a job, by any number of processes, before there is an error
+TRIES = 4  # to send, find or fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
 FEW_REQUESTS = 20  # of a submission: if all their jobs fail, each of them may be invalid
 MOST_PIECES = 1_000  # of a submission; after that all requests of a job that fails are dead letters
@@ -125,7 +127,7 @@ class Writer:
         lost = self.progress.of("intent") if self._work.service.can_find else []
         found = self._submitted.told(lost, Ask.FIND)
         for answer in found.values():
-            if answer["state"] in (SILENT, BROKEN):
+            if answer["state"] in NO_STATES:
                 raise AsyncUDFError(
                     "nothing is cancelled, as the service does not say whether it has a job that may have been sent: "
                     f"{answer['error']}. Call cancel again"
@@ -133,7 +135,7 @@ class Writer:
         sent = [_about(part, "sent", job=job) for part in lost if (job := found[part.id]["error"])]
         self._add([Event(0.0, "", "cancelled"), *sent])
         for (attempt, name), answer in self._submitted.told(self.progress.of("sent"), Ask.CANCEL).items():
-            if answer["state"] in (SILENT, BROKEN):  # it may be over already: its state says that
+            if answer["state"] in NO_STATES:  # it may be over already: its state says that
                 logger.warning("part %s of attempt %d is not cancelled: %s", name, attempt, answer["error"])
 
     # Planning.
@@ -244,6 +246,11 @@ class Writer:
                 raise AsyncUDFError(f"the service says nothing about job {part.job}: {error}")
             if said == SILENT:
                 logger.warning("the service says nothing about job %s: %s", part.job, error)
+                is_waiting = True
+                continue
+            if said == UNKNOWN:
+                self._add([_about(part, "trouble", text=error)])
+                self._trouble(part.id, f"is job {part.job}, which the service does not know: {error}")
                 is_waiting = True
                 continue
             state = JobState(said)
