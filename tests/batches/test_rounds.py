@@ -305,7 +305,7 @@ def test_a_service_that_does_not_answer_now_is_asked_again() -> None:
 
 
 def test_a_job_that_the_service_does_not_know_yet_is_looked_for_again() -> None:
-    """Anthropic has answered with a 404 seconds and minutes after it had taken a job: `submit` failed, and was billed."""
+    """Anthropic has answered with a 404 for minutes after it had taken a job: `submit` failed, and was billed."""
     service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
     unknown = [http.error_for(404)] * 3
     service.step = _raising("poll", lambda: unknown.pop() if unknown else None)
