@@ -35,6 +35,7 @@ ENVIRONMENT = {
 QUIET = Service(seed=0, seconds=0.02)  # for queries beside a job
 QUIET_AFTER = 4.0  # seconds without a call
 GONE = 20.0  # seconds until all processes have ended after the driver
+UNREACHABLE = 30.0  # more for tasks of a client that was killed: so long they wait for its coordinator
 
 
 def run_job(shape: Shape, services: Services, folder: Path) -> Job:
@@ -265,7 +266,7 @@ class _Runner:
 
     def _wait_for_processes(self) -> list[str]:
         """What has not ended after a time; it is ended then. A server that is to go on is none of it."""
-        end = time.monotonic() + GONE
+        end = time.monotonic() + GONE + (UNREACHABLE if self.shape.server_outlives and self.shape.is_limited else 0.0)
         goes_on = self.server.pid if self.server is not None and not self.server.stdin.closed else 0
         while (alive := [one for one in self._processes() if one.pid != goes_on]) and time.monotonic() < end:
             time.sleep(0.1)

@@ -41,19 +41,24 @@ def _notify_on_suspend(
     send = running.send
     go_on: Callable[[Any], Any] = send
     given: Any = None  # what the last yield gave: it belongs to the call that waits
-    while True:
-        try:
-            waiting_for = go_on(given)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        if not slot.is_suspended:
-            slot.is_suspended = True
-            suspended(slot)
-        go_on, given = send, None  # the last error must not live on while this waits
-        try:
-            yield waiting_for
-        except BaseException as thrown:
-            go_on, given = running.throw, thrown
+    waiting_for: Any = None
+    try:
+        while True:
+            try:
+                waiting_for = go_on(given)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            if not slot.is_suspended:
+                slot.is_suspended = True
+                suspended(slot)
+            go_on, given = send, None  # the last error must not live on while this waits
+            try:
+                yield waiting_for
+            except BaseException as thrown:
+                go_on, given = running.throw, thrown
+    finally:
+        # Nor after the end: its traceback has this frame, and both have an error, whose client's sockets stayed open.
+        given = waiting_for = None
 
 
 class Slot:
