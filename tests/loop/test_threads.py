@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -100,6 +102,28 @@ def test_no_row_times_out_without_having_run(release: threading.Event, monkeypat
     got = run_rows(call, hanging + rows, clock="real", capacity=1, timeout=0.3, on_error="null")
     assert ran == hanging + rows
     assert got == [None] * 9 + rows
+
+
+def test_what_a_hanging_call_ends_with_does_not_outlive_its_task(release: threading.Event) -> None:
+    """The sockets of late answers stayed open in a server of Sail, which runs many tasks in one process."""
+    answers: list[weakref.ref[BaseException]] = []
+
+    class LateError(Exception):
+        pass
+
+    def call(x: int) -> int:
+        release.wait()
+        answer = LateError()
+        answers.append(weakref.ref(answer))
+        raise answer
+
+    assert run_rows(call, range(3), clock="real", capacity=3, timeout=0.1, on_error="null") == [None] * 3
+    threads = call_threads()
+    release.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    gc.collect()
+    assert [answer() for answer in answers] == [None] * 3
 
 
 @pytest.mark.parametrize("on_error", ["raise", "null", "capture", "dead_letter"])

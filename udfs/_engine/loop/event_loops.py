@@ -145,6 +145,7 @@ def run_to_end(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None],
             pool.shutdown(cancel_futures=True)
             pool.join(GRACE)
         finally:
+            del _threads_of[loop]  # a call that hung has the loop in its context, which would keep both
             loop.close()
     if first is not None:
         raise first
