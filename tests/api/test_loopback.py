@@ -49,7 +49,7 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def here(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    return task(iter([pa.record_batch({"id": [0]})]))
+    return task(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
 
 
 @pytest.fixture(scope="module")

@@ -175,6 +175,6 @@ def test_a_record_that_a_full_disk_has_cut_fails_no_task(tmp_path, caplog):
 
 
 def test_wide_rows_are_not_copied_as_a_whole():
-    batch = pa.record_batch({"image": [bytes([number]) * 1_000_000 for number in range(20)]})
+    batch = pa.RecordBatch.from_pydict({"image": [bytes([number]) * 1_000_000 for number in range(20)]})
     assert sum(map(len, map(bytes, _samples(batch)))) < 3_000_000
     assert _digest(*_samples(batch)) != _digest(*_samples(batch.slice(0, 19)))

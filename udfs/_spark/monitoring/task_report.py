@@ -345,6 +345,6 @@ class Reach:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             reporter = _reporter(_request(RunningTask.now(), self.channels), self.channels)
-            yield pa.record_batch({"reached": [reporter is not None and reporter.is_connected]})
+            yield pa.RecordBatch.from_pydict({"reached": [reporter is not None and reporter.is_connected]})
             if reporter is not None:
                 reporter.drop()
