@@ -54,11 +54,15 @@ for name in ("run[1] {{a,b}} *?t", "12:30", "12:30?"):
 def test_results_that_could_not_be_written_are_written_by_the_next_wait(connect, tmp_path):
     """What was left of the first try was a folder without rows, of which Spark could tell no schema."""
     program = f"""
+import tests.kit
 from asyncudf import Budget, Submission, batch_function, submit
+from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from tests.kit.batch_services import Jobs, billing
 
-@batch_function("value bigint", parse=lambda answer: answer["value"])
+cloudpickle.register_pickle_by_value(tests.kit)
+
+@batch_function("bigint", parse=lambda answer: answer["value"])
 def twice(n):
     return {{"n": n}}
 
