@@ -44,7 +44,7 @@ async def at_once(x: int) -> int:
 
 
 async def later(x: int) -> int:
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
     raise ServiceError
 
 
@@ -63,7 +63,7 @@ async def of_a_generator(x: int) -> AsyncIterator[int]:
 
 class OfAFuture(AsyncFunction):
     async def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         result_future.complete_exceptionally(ServiceError())
 
 

@@ -91,8 +91,9 @@ class BatchService(ABC):
     """A service that takes a job of many requests, and has the answers minutes to days later.
 
     Subclass it. All methods are plain, run on the executors one at a time, and may raise what their client raises: a
-    refusal (429, or 503 with a wait) or a failed connection is tried again later, anything else ends `submit`, `wait`
-    or `collect` with an error and leaves the state as it is.
+    refusal (429, or 503 with a wait) or a failed connection is tried again later, and so is a 404 of `poll`, three
+    times for a job, as a service may not know yet what it has taken. Anything else ends `submit`, `wait` or `collect`
+    with an error and leaves the state as it is.
 
     The object is pickled into the state: so read keys and passwords from the environment, where you connect, and
     connect in the methods.
