@@ -47,6 +47,10 @@ class Memory(Protocol):
         """Learn from the result of a row that leaves at once."""
         ...
 
+    def note_results(self, size: int, rows: int, /) -> None:
+        """Learn from the results of so many rows that have left, which have so many bytes in all."""
+        ...
+
     def release(self, held: int, /) -> None: ...
 
 

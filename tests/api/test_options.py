@@ -342,11 +342,11 @@ class TestSignatures:
 
     def test_help_shows_them(self) -> None:
         text = pydoc.plain(pydoc.render_doc(ordered_wait))
-        assert "attempt_timeout: 'Seconds | None' = None" in text
+        assert re.search(r"attempt_timeout: '?Seconds \| None'? = None", text), "without quotes from Python 3.14 on"
         assert re.search(r"on_error: .*? = 'raise', rate_limit: ", text, flags=re.DOTALL)
 
     def test_help_of_a_class_shows_them(self) -> None:
-        assert "store_timeout: 'Seconds' = 1.0" in pydoc.plain(pydoc.render_doc(LookupTable))
+        assert re.search(r"store_timeout: '?Seconds'? = 1\.0", pydoc.plain(pydoc.render_doc(LookupTable)))
 
     @pytest.mark.parametrize("by_jedi", [True, False])
     @pytest.mark.parametrize("before", ["async_pandas_udf('int', ", "ordered_wait(df, call, ", "udf.with_options("])

@@ -177,7 +177,7 @@ def test_moments_of_other_classes_are_those_that_their_fields_say(moment: Any) -
 @pytest.mark.parametrize("zone", ["UTC", None])
 def test_a_moment_of_pandas_after_9999_is_refused(zone: str | None) -> None:
     moment = pd.Timestamp(np.datetime64("12000-01-01", "s")).tz_localize(zone)
-    with pytest.raises(ResultError, match="year 12000 is out of range"):
+    with pytest.raises(ResultError, match=r"year .*12000"):
         validator("f", pa.timestamp("us", zone))(moment)
 
 

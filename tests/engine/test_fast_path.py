@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from asyncudf import RuntimeContext, async_pandas_udf
+from asyncudf import RetryStrategy, RuntimeContext, async_pandas_udf
 from asyncudf._engine.calls.slots import Slot
 from asyncudf._engine.operators import async_wait
 from asyncudf._engine.operators.async_wait import AsyncWaitOperator
 from asyncudf._engine.operators.fast_path import BURST, FastPath, FastPathEnd
+from asyncudf._engine.operators.memory import CALL_BYTES, PLACE_BYTES, RowSizes
 from asyncudf._engine.operators.outputs import OperatorOutput, RecordWriterOutput
 from asyncudf.testing import VirtualClockLoop
 
 Written = list[tuple[float, list[Any]]]
+Size = Callable[[Any], int]
 
 
-def written(function: Callable[..., Any], rows: int, **options: Any) -> Written:
-    """The batches of 4 results that an operator writes, each with its time."""
+def written(
+    function: Callable[..., Any],
+    rows: int,
+    fill: tuple[int, int] = (4, 1_000),
+    size_of: Size | None = None,
+    **options: Any,
+) -> Written:
+    """The batches that an operator writes, each with its time; so many results, or bytes of results, fill one."""
     loop, found = VirtualClockLoop(), Written()
-    output = RecordWriterOutput(lambda values, _: found.append((loop.time(), [*values])), 4, 0.05, loop)
+
+    def write(values: Sequence[Any], _: Sequence[Any]) -> None:
+        found.append((loop.time(), [*values]))
+
+    output = RecordWriterOutput(write, fill[0], 0.05, loop, max_bytes=fill[1], size_of=size_of)
 
     async def main() -> None:
         udf = async_pandas_udf(function, **options)
         operator = AsyncWaitOperator(
             udf.spec, udf.options, OperatorOutput(output), RuntimeContext("call", loop.time), loop=loop,
-            rng=random.Random(0),
+            rng=random.Random(0), sizes=RowSizes(result=size_of),
         )  # fmt: skip
         async with operator.running():
             operator.feed([((x,), None, None) for x in range(rows)])
@@ -60,6 +72,36 @@ def test_results_that_fill_no_batch_leave_after_their_time() -> None:
         return x
 
     assert written(call, 7) == [(0.0, [0, 1, 2, 3]), (0.05, [4, 5]), (1.0, [6])]
+
+
+def test_a_batch_leaves_with_the_result_with_which_it_weighs_enough() -> None:
+    sizes = [400, 599, 1, 999, 1, 0, 2000, 10, 20, 30, 40, 999]
+
+    async def call(x: int) -> int:
+        return sizes[x]
+
+    batches = [values for _, values in written(call, 12, size_of=int)]
+    assert batches == [[400, 599, 1], [999, 1], [0, 2000], [10, 20, 30, 40], [999]]
+
+
+@pytest.mark.parametrize(("hundredth", "mean"), [(0, 0), (800_000, 2_000)])
+def test_rows_that_wait_count_with_the_mean_of_the_results_that_have_left_at_once(hundredth: int, mean: int) -> None:
+    """So few of them begin as have a place with the results that they will have, by all 400 results before them."""
+    begun = list[int]()
+
+    async def call(x: int, tried: set[int] = set()) -> int:  # noqa: B006 - what has failed before
+        if x >= 400 and x not in tried:
+            tried.add(x)
+            if asyncio.get_running_loop().time() < 60:
+                begun.append(x)
+            raise ConnectionError
+        return hundredth if x == 100 else 0
+
+    retry = RetryStrategy.fixed_delay(attempts=2, delay=60)
+    options: dict[str, Any] = {"max_buffered_bytes": 100_000, "capacity": 2, "retry": retry}
+    batches = written(call, 1_000, (1_000, 10**6), int, **options)
+    assert sum(len(values) for _, values in batches) == 1_000
+    assert len(begun) == pytest.approx(100_000 / (PLACE_BYTES + CALL_BYTES + mean), abs=2)
 
 
 @pytest.mark.parametrize(

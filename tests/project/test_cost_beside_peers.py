@@ -31,8 +31,8 @@ class Ratio(NamedTuple):
 
 BUSY = 1.7  # times the best: the CPU time of a few rounds, on a machine with other work
 RATIOS = [
-    Ratio("P22", "CPU us/row", "column of texts", "plain Arrow UDF of texts", 4.9, BUSY),
-    Ratio("P22", "CPU us/row", "column of bytes", "plain Arrow UDF of bytes", 4.5, BUSY),
+    Ratio("P22", "CPU us/row", "column of texts", "plain Arrow UDF of texts", 4.0, BUSY),
+    Ratio("P22", "CPU us/row", "column of bytes", "plain Arrow UDF of bytes", 3.6, BUSY),
     Ratio("P27", "MB", "operator", "plain mapInArrow", 1.2),
 ]
 

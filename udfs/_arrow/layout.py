@@ -147,6 +147,11 @@ class RowLayout:
         types = dict(enumerate(self.source_types))
         return all(types.get(position) is not None and has_plain_values(types[position]) for position in positions)
 
+    @property
+    def size_of_value(self) -> Callable[[Any], int] | None:
+        """`weigher` for one value, where only one operator adds bytes; None: `weigher` says."""
+        return size_estimate(self.groups[0].arrow_type) if len(self.groups) == 1 else None
+
     def weigher(self) -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
         """A function of values and origins that estimates the bytes added by operators; None: always few."""
         sizes = [size_estimate(group.arrow_type) for group in reversed(self.groups)]

@@ -81,8 +81,14 @@ def _quick(arrow_type: pa.DataType, checked: Fit) -> Fit:
         limit = _LIMITS[32]
         return lambda value: value if type(value) is float and -limit < value < limit else checked(value)
     if pa.types.is_string(arrow_type):
-        # What can be printed can be encoded: half of a surrogate pair cannot.
-        return lambda v: v if type(v) is str and (v.isascii() or v.isprintable()) else checked(v)
+
+        def text(value: Any) -> Any:
+            try:
+                return value if type(value) is str and (value.isascii() or value.encode()) else checked(value)
+            except UnicodeEncodeError:  # half of a surrogate pair
+                return checked(value)
+
+        return text
     if pa.types.is_timestamp(arrow_type):
         zone = datetime.UTC if arrow_type.tz else None
         return lambda v: v if type(v) is datetime.datetime and v.tzinfo is zone else checked(v)

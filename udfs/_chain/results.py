@@ -109,7 +109,9 @@ class ArrowOutputs(ResultOutputs):
     def _record_writer(
         self, write: Callable[..., None], rows: int, layout: RowLayout, tag: OutputTag | None
     ) -> RecordWriterOutput:
-        return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, layout.weigher(), OUTPUT_BYTES)
+        size_of = layout.size_of_value
+        weigh = None if size_of is not None else layout.weigher()
+        return RecordWriterOutput(write, rows, OUTPUT_LINGER, self._loop, tag, weigh, OUTPUT_BYTES, size_of)
 
     def _undeclared_writer(self, result: ResultPlan, tag: OutputTag) -> RecordWriterOutput:
         group = ColumnGroup.of(tag.name, self._type_of(tag), "value")

@@ -149,15 +149,13 @@ def start_function(
     `write` makes a batch for Spark of results and their origins, of so many `rows` at most: about as many as Spark's
     input batches have. Large results are bounded in bytes as well.
     """
-    weigh = plan.weigh
-    size_of = None if weigh is None else lambda values, origins: sum(map(weigh, values))
 
     def outputs_of(loop: asyncio.AbstractEventLoop, emit: Emit) -> ResultOutputs:
         def emit_results(values: Sequence[Any], origins: Sequence[Any]) -> None:
             emit(write(values, origins))
 
         return SingleOutput(
-            RecordWriterOutput(emit_results, rows, OUTPUT_LINGER, loop, weigh=size_of, max_bytes=OUTPUT_BYTES)
+            RecordWriterOutput(emit_results, rows, OUTPUT_LINGER, loop, max_bytes=OUTPUT_BYTES, size_of=plan.weigh)
         )
 
     chain = ChainPlan.of_function(plan, names, arrow_types)

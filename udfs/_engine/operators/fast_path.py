@@ -15,10 +15,11 @@ from ..calls.row import Row
 from ..calls.slots import Slot, notify_on_suspend
 from ..stored.elements import ROWS
 from .input import InputBuffer
-from .outputs import OpenBatch, StreamOutput
+from .outputs import UNLIMITED, OpenBatch, StreamOutput, Weight
 
 BURST = 200  # rows whose calls return at once, one after another, before the event loop gets its turn for sure
 NO_BATCH = OpenBatch([], [], 0)
+_NOT_WEIGHED = Weight(None, UNLIMITED)
 
 
 @enum.unique
@@ -75,6 +76,9 @@ class FastPath:
     ) -> None:
         self._operator, self._lifecycle = operator, lifecycle
         self._source, self._queue, self._output = source, queue, output
+        self._batch, self._weight = output.open_batch or NO_BATCH, _NOT_WEIGHED
+        if output.weighed_batch is not None:
+            self._batch, self._weight = output.weighed_batch
         self._starts, self._returned, self._is_over = starts, returned, is_over
         self._called: Any = None  # the row in the first step of its call; no element passes it
         self._began = 0.0  # when that step began
@@ -109,6 +113,8 @@ class FastPath:
 
     def _goes_on(self, slot: Slot) -> None:
         """Give the called row its place in the queue, and its deadlines from the begin of its call on."""
+        if self._weight.size_of is not None and self._queue.memory is not None:
+            self._queue.memory.note_results(self._weight.bytes, len(self._batch.values))
         row, self._called, self._operator.is_taking = self._called, None, False
         self._starts(slot, self._queue.put_record(row), self._began)
 
@@ -124,8 +130,9 @@ class FastPath:
         function, validate = lifecycle.function, lifecycle.validate
         clock, latencies = lifecycle.clock, lifecycle.latencies
         memory, entries, context, is_over = queue.memory, queue.entries, slot.context, self._is_over
-        collect, batch = self._output.collect_result, self._output.open_batch
-        values, origins, full = NO_BATCH if batch is None else batch
+        collect, held = self._output.collect_result, self._weight
+        weigh, most = held.size_of, held.most
+        values, origins, full = self._batch
         assert function is not None
         last = full - 1  # place in the batch
         began = clock()
@@ -161,9 +168,11 @@ class FastPath:
                 latencies.append(now - began)
                 began = now
                 try:
-                    if values and len(values) < last:
+                    if values and len(values) < last and (weigh is None or (size := held.bytes + weigh(result)) < most):
                         values.append(result)
                         origins.append(element[2])  # type: ignore[index, misc]
+                        if weigh is not None:
+                            held.bytes = size
                     else:
                         if memory is not None:
                             memory.note_result(result)

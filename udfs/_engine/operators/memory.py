@@ -168,8 +168,12 @@ class QueueMemory:
     def note_result(self, result: Any) -> None:
         """Learn from the result of a row that leaves at once."""
         if self._size_of_result is not None:
-            self._results += self._size_of_result(result)
-            self._rows += 1
+            self.note_results(self._size_of_result(result), 1)
+
+    def note_results(self, size: int, rows: int) -> None:
+        """Learn from the results of so many rows that have left, which have so many bytes in all."""
+        self._results += size
+        self._rows += rows
 
     def hold_results(self, results: Sequence[Any]) -> int:
         if self._size_of_result is None:

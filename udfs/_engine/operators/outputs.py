@@ -28,6 +28,17 @@ class OpenBatch(NamedTuple):
     rows: int  # that fill it
 
 
+class Weight:
+    """The bytes of the results in an open batch, which is full at `most`; who appends a result adds its bytes."""
+
+    __slots__ = ("bytes", "most", "size_of")
+
+    def __init__(self, size_of: Callable[[Any], int] | None, most: int) -> None:
+        self.size_of = size_of
+        self.most = most
+        self.bytes = 0
+
+
 class StreamOutput(Collector):
     """Takes records, side records, and the markers between them, each at its place.
 
@@ -42,6 +53,7 @@ class StreamOutput(Collector):
         self._gauge = WatermarkGauge()
         self.leaves_chain = True  # whether no code of the user's runs further down
         self.open_batch: OpenBatch | None = None  # if nothing else is done for a result
+        self.weighed_batch: tuple[OpenBatch, Weight] | None = None  # if a result is weighed besides
 
     @property
     def available(self) -> int:
@@ -98,7 +110,7 @@ class OperatorOutput(StreamOutput):
         if not splits:  # records pass here without a step of their own
             self.collect, self.collect_result = output.collect, output.collect_result  # type: ignore[method-assign]
             self.collect_results = output.collect_results  # type: ignore[method-assign]
-            self.open_batch = output.open_batch
+            self.open_batch, self.weighed_batch = output.open_batch, output.weighed_batch
 
     @property
     def available(self) -> int:
@@ -286,6 +298,7 @@ class RecordWriterOutput(StreamOutput):
         write: takes the values and their origins.
         rows: how many rows make a full batch.
         weigh: how many bytes values and their origins bring to the batch; None where that does not matter.
+        size_of: the same for one value, in place of `weigh`, where origins bring nothing.
         max_bytes: about how many bytes make a full batch.
     """
 
@@ -303,21 +316,24 @@ class RecordWriterOutput(StreamOutput):
         tag: OutputTag | None = None,
         weigh: Callable[[Sequence[Any], Sequence[Any]], int] | None = None,
         max_bytes: int = UNLIMITED,
+        size_of: Callable[[Any], int] | None = None,
     ) -> None:
         super().__init__(tag)
         self._write = write
         self._rows = rows
         self._linger = linger
         self._loop = loop
-        self._weigh = weigh
-        self._max_bytes = max_bytes
-        self._weight = 0  # of the values, if they are weighed
+        self._weigh = weigh if size_of is None else lambda values, _: sum(map(size_of, values))
+        self._weight = Weight(size_of, max_bytes)  # of the values, if they are weighed
         self._timer: asyncio.TimerHandle | None = None  # set while there are rows
         self._failure: Exception | None = None  # the timer's error, for the next caller
         self._values: list[Any] = []
         self._origins: list[Any] = []
-        if weigh is None:
-            self.open_batch = OpenBatch(self._values, self._origins, rows)
+        batch = OpenBatch(self._values, self._origins, rows)
+        if self._weigh is None:
+            self.open_batch = batch
+        elif size_of is not None:
+            self.weighed_batch = batch, self._weight
 
     def collect(self, record: StreamRecord) -> None:
         self.collect_result(record, record.value)
@@ -332,18 +348,18 @@ class RecordWriterOutput(StreamOutput):
         if len(values) >= self._rows:
             self.flush()
         elif self._weigh is not None:
-            self._weight += self._weigh((result,), (record[2],))
-            if self._weight >= self._max_bytes:
+            self._weight.bytes += self._weigh((result,), (record[2],))
+            if self._weight.bytes >= self._weight.most:
                 self.flush()
 
     def collect_results(self, records: Sequence[Any], results: Sequence[Any]) -> None:
         origins = records.origins if isinstance(records, RowsAsColumns) else [*map(_origin_of, records)]
         if self._weigh is not None:
             more = self._weigh(results, origins)
-            if self._weight + more >= self._max_bytes:  # a batch is full somewhere among them: one by one finds where
+            if self._weight.bytes + more >= self._weight.most:  # full somewhere among them: one by one finds where
                 super().collect_results(records, results)
                 return
-            self._weight += more
+            self._weight.bytes += more
         if not self._values:
             self._timer = self._loop.call_later(self._linger, self._flush_in_time)
         self._values += results
@@ -359,7 +375,7 @@ class RecordWriterOutput(StreamOutput):
         for start in range(0, full, rows):
             self._write(values[start : start + rows], origins[start : start + rows])
         if self._weigh is not None:
-            self._weight = self._weigh(self._values, self._origins)
+            self._weight.bytes = self._weigh(self._values, self._origins)
         if not self._values:
             self.flush()  # ends the timer
 
@@ -384,7 +400,7 @@ class RecordWriterOutput(StreamOutput):
             held = [*self._values], [*self._origins]
             self._values.clear()
             self._origins.clear()
-            self._weight = 0
+            self._weight.bytes = 0
             self._write(*held)
 
     def close(self) -> None:
