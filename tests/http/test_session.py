@@ -184,7 +184,7 @@ def test_a_service_that_has_moved_is_found_by_the_next_request() -> None:
 
 def test_where_a_service_is_that_is_down_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("asyncudf.http._session.monotonic", lambda: now)
+    monkeypatch.setattr("asyncudf.http._addresses.monotonic", lambda: now)
 
     async def down() -> None:
         nonlocal now

@@ -29,6 +29,9 @@ WRONG = [
     (lambda: http.session(5), "base_url must be the address of a service, .*, not 5"),  # type: ignore[arg-type]
     (lambda: http.session("https://example.com/v1?a=b"), r"base_url must be .*\?\*\*\*.*params="),
     (of(headers=["Accept"]), r"headers must be a dict of texts, or a function .*, not \['Accept'\]"),
+    (of(headers=[("X-Api-Key", "S3CRET")]), "headers must be a dict of texts, or a function .*, not a list"),
+    (of(headers={"X-Api-Key": "S3CRET"}), "headers must not hold X-Api-Key, which all who see Spark's plan could read"),
+    (of(headers={"x-auth-token": "S3CRET"}), "headers must not hold x-auth-token"),
     (of(token=5), "token must be a function of no arguments, not a int"),
     (of(sign="S3CRET"), "sign must be a function of one argument, an http.Request, not a str"),
     (of(token=lambda: "a", token_env="B"), "token and token_env are two ways to the same header"),

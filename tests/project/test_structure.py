@@ -66,7 +66,7 @@ ONLY_THERE = {
     "numpy": {"_arrow.building", "_arrow.columns"},
     "tenacity": {"_functions.retry"},
     "uvloop": {"_engine.loop.event_loops"},
-    "aiohttp": {"http._session", "http._responses"},
+    "aiohttp": {"http._addresses", "http._session", "http._responses"},
     "rich": {"_observe.reports.displays", "_observe.reports.progress"},
     "IPython": {"_observe.reports.displays"},
     "opentelemetry": set(),

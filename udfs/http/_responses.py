@@ -75,10 +75,12 @@ def responses(of: type[Any], hidden: set[str]) -> type[Any]:
     return OwnResponse
 
 
-def requesting(sent: Callable[..., Awaitable[Any]], lost: Callable[[], None]) -> Callable[..., Awaitable[Any]]:
+def requesting(
+    sent: Callable[..., Awaitable[Any]], lost: Callable[[Any, BaseException], None]
+) -> Callable[..., Awaitable[Any]]:
     """A session's `_request` that notes whether the function decides about redirects, and names the end of a loop.
 
-    It calls `lost` when a request did not get through, or had no answer in its time.
+    It calls `lost` with the address of a request that did not get through, or had no answer in its time, and the error.
     """
     import aiohttp
 
@@ -89,8 +91,8 @@ def requesting(sent: Callable[..., Awaitable[Any]], lost: Callable[[], None]) ->
             return await sent(method, url, **options)
         except aiohttp.TooManyRedirects as error:
             raise _of_a_loop(error.history) from error
-        except (aiohttp.ClientConnectionError, TimeoutError, asyncio.CancelledError):
-            lost()
+        except (aiohttp.ClientConnectionError, TimeoutError, asyncio.CancelledError) as error:
+            lost(url, error)
             raise
         finally:
             if before is not None:

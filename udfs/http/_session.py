@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-import math
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .._errors.answers import answer_of
@@ -26,6 +25,8 @@ from ._tokens import RenewedToken, Request, Token, called
 if TYPE_CHECKING:
     import aiohttp
     import yarl
+
+    from ._addresses import Addresses
 
 logger = logging.getLogger("asyncudf")
 
@@ -44,13 +45,13 @@ REQUEST = "_request"
 # system asks the other end for a sign of life: after so many seconds, how often, and how many times until it gives up.
 SIGNS_OF_LIFE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
-# aiohttp goes on with the addresses that it remembers where nobody answers any more.
-LOOK_AGAIN = 1.0  # seconds
-
 SET_HERE = ("timeout", "conn_timeout", "limit", "keepalive_timeout", "force_close", "ttl_dns_cache", "use_dns_cache")
 NEVER = ("loop", "connector_owner")
 FOR_THE_TASK = ("connector", "cookie_jar", "resolver", "auth", "proxy_auth", "cookies")  # of one loop, or secrets
-SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
+SECRET_HEADER = re.compile(
+    r"authorization|cookie|secret|password|api-?key|subscription-key|(auth|access|security|session)-?token",
+    re.IGNORECASE,
+)
 
 
 def session(
@@ -110,8 +111,8 @@ def session(
         read_timeout: seconds without any data; for responses that come in parts, with a long `attempt_timeout`.
         keep_alive: seconds for which an idle connection is kept; 0: each request has a connection of its own.
         dns_cache: seconds for which the addresses of a host are remembered; 0: not at all. When a request does not get
-            through, or is not answered in time, the next one looks them up again (once a second at most), as the
-            service may have moved. A connection in use stays where it is.
+            through, or is not answered in time, the next connection looks them up again (once a second at most), as
+            the service may have moved. Connections that are open are used until they fail, or `keep_alive` ends them.
         on_executor: a function that returns more options, for what cannot be pickled or is a secret: `connector`,
             `cookie_jar`, `auth`, an SSL context for `ssl`, ... A `connector` has limits of its own: `connections`,
             `keep_alive` and `dns_cache` do not count then.
@@ -155,7 +156,7 @@ def session(
         "limit": optional(positive_int)(connections, "connections") or 0,  # 0: no limit
         "socket_factory": _socket,
         **({"keepalive_timeout": kept} if kept else {"force_close": True}),
-        **({"ttl_dns_cache": remembered} if remembered else {"use_dns_cache": False}),
+        "use_dns_cache": False,  # `_addresses` is one
     }
     found = SessionFactory(
         base_url=_checked_url(base_url),
@@ -164,6 +165,7 @@ def session(
         token_env=_checked_variable(token_env),
         sign=_checked_function(sign, "sign", takes="one argument, an http.Request"),
         on_executor=_checked_function(on_executor, "on_executor"),
+        dns_cache=remembered,
         options={**ours, **options},
     )
     if token is not None and token_env is not None:
@@ -190,6 +192,7 @@ class SessionFactory:
     token_env: str | None
     sign: Callable[[Request], Any] | None
     on_executor: Given | None
+    dns_cache: float
     options: Mapping[str, Any]  # of aiohttp's session and of its connector
 
     def __repr__(self) -> str:
@@ -210,6 +213,8 @@ class SessionFactory:
     async def _opened(self, token: RenewedToken | None) -> AsyncIterator[aiohttp.ClientSession]:
         import aiohttp
         import yarl
+
+        from ._addresses import Addresses
 
         if token is not None:
             await token.current()
@@ -232,12 +237,29 @@ class SessionFactory:
         options["response_class"] = responses(options.get("response_class", aiohttp.ClientResponse), hidden)
         if not callable(self.headers):
             options.setdefault("headers", self.headers)
-        connector = options.pop("connector", None) or aiohttp.TCPConnector(**connecting)
+        addresses = Addresses(connecting.pop("resolver", None), self.dns_cache)
         try:
-            client = aiohttp.ClientSession(self.base_url, connector=connector, **options)
-        except BaseException:
-            await connector.close()
-            raise
+            connector = options.pop("connector", None) or aiohttp.TCPConnector(resolver=addresses, **connecting)
+            try:
+                client = aiohttp.ClientSession(self.base_url, connector=connector, **options)
+            except BaseException:
+                await connector.close()
+                raise
+            self._adapt(client, addresses, has_authorization=_has_authorization(secrets, token))
+            async with client:
+                yield client
+        finally:
+            await addresses.close()
+
+    def _adapt(self, client: aiohttp.ClientSession, addresses: Addresses, *, has_authorization: bool) -> None:
+        """Set what aiohttp has no options for."""
+        import yarl
+
+        own = None if self.base_url is None else yarl.URL(self.base_url).raw_host
+
+        def lost(url: Any, error: BaseException) -> None:
+            addresses.forget(getattr(error, "host", None) or yarl.URL(url).raw_host or own)
+
         if hasattr(client, REPEATS):
             setattr(client, REPEATS, False)
         else:
@@ -245,12 +267,10 @@ class SessionFactory:
                 "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
             )
         if hasattr(client, REQUEST):
-            object.__setattr__(client, REQUEST, requesting(client._request, _forgetting(connector)))
-        if self.base_url is not None and _has_authorization(secrets, token) and hasattr(client, NETRC):
+            object.__setattr__(client, REQUEST, requesting(client._request, lost))
+        if self.base_url is not None and has_authorization and hasattr(client, NETRC):
             host = yarl.URL(self.base_url).host
             object.__setattr__(client, NETRC, partial(_elsewhere, host, client._get_netrc_auth))
-        async with client:
-            yield client
 
     async def _secret_headers(self) -> dict[str, str]:
         """The headers of the functions and the environment; no message shows them."""
@@ -339,21 +359,6 @@ def _has_authorization(secrets: Mapping[str, str], token: RenewedToken | None) -
     return token is not None or any(name.lower() == "authorization" for name in secrets)
 
 
-def _forgetting(connector: aiohttp.BaseConnector) -> Callable[[], None]:
-    """Forgets the addresses of hosts, once in `LOOK_AGAIN` at most: a service that is down has many calls."""
-    import aiohttp
-
-    at = -math.inf
-
-    def forget() -> None:
-        nonlocal at
-        if isinstance(connector, aiohttp.TCPConnector) and monotonic() >= at + LOOK_AGAIN:
-            at = monotonic()
-            connector.clear_dns_cache()
-
-    return forget
-
-
 def _elsewhere(own: str | None, found: Callable[[str], Any], host: str) -> Any:
     """What is found for a host that is not the session's own."""
     return None if host == own else found(host)
@@ -394,9 +399,12 @@ def _checked_headers(value: Any) -> Any:
     if value is None or callable(value):
         return value
     if not isinstance(value, Mapping):
-        raise OptionError(f"headers must be a dict of texts, or a function that returns one, not {safe_repr(value)}")
+        shown = safe_repr(value)
+        if SECRET_HEADER.search(shown):
+            shown = f"a {type(value).__name__}"
+        raise OptionError(f"headers must be a dict of texts, or a function that returns one, not {shown}")
     for name in value:
-        if str(name).lower() in SECRET_HEADERS:
+        if SECRET_HEADER.search(str(name)):
             raise OptionError(
                 f"headers must not hold {name}, which all who see Spark's plan could read; give token_env='NAME' or "
                 f"token=<function>, or a function: headers=lambda: {{{name!r}: os.environ['NAME']}}"
