@@ -313,6 +313,85 @@ def test_a_job_that_the_service_does_not_know_yet_is_looked_for_again() -> None:
     assert (values(disk), service.twice, unknown) == (DOUBLED, 0, [])
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_such_a_job_has_all_its_tries_to_be_fetched(attempts: int) -> None:
+    """The first file of results was taken for all that there is: answers were lost, or paid for twice."""
+    service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
+    unknown, is_cut = [http.error_for(404)] * 3, iter([True])
+    service.step = _raising("poll", lambda: unknown.pop() if unknown else None)
+    service.lines = lambda job, lines: lines[:-2] if next(is_cut, False) else lines
+    assert Process(disk, service, attempts=attempts).rounds().is_done
+    assert (values(disk), service.twice, len(service.jobs)) == (DOUBLED, 0, 1)
+
+
+def test_jobs_that_the_service_does_not_know_keep_no_others_waiting() -> None:
+    """With four such jobs most looks ended with an error, and jobs that were over were fetched at the tenth."""
+    service, disk = Service(1), disk_of(NUMBERS)
+    lost = {f"job-{number}" for number in range(4)}
+    known = service.poll
+
+    def poll(job: str) -> JobStatus:
+        if job in lost:
+            raise http.error_for(404)
+        return known(job)
+
+    service.poll = poll  # type: ignore[method-assign]
+    ends = []
+    for _ in range(6):  # the first sends
+        with Process(disk, service).writer() as writer:
+            try:
+                writer.round()
+                ends.append(len(writer.unheard))
+            except AsyncUDFError:
+                ends.append(-1)
+        if len(ends) == 2:
+            assert len(values(disk)) == 6
+    assert ends == [0, 4, 4, 4, -1, 4]
+    lost.clear()
+    assert Process(disk, service).rounds().is_done
+    assert (values(disk), service.twice) == (DOUBLED, 0)
+
+
+def test_a_refusal_that_is_a_404_is_waited_for_as_any_other() -> None:
+    service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
+    refusals = [http.error_for(404, body='{"code": "ThrottlingException"}')] * 9
+    service.step = _raising("poll", lambda: refusals.pop() if refusals else None)
+    assert Process(disk, service).rounds(20).is_done
+    assert (values(disk), refusals) == (DOUBLED, [])
+
+
+def test_a_find_that_gives_no_text_is_named() -> None:
+    service, disk = Finding(10), disk_of(NUMBERS)
+    with pytest.raises(DriverKilled):
+        Process(disk, service, _raising("send task done", DriverKilled)).rounds()
+    service.find = lambda key: 7  # type: ignore[assignment, method-assign, return-value]
+    must = "find of Finding must return the id of the job, a text, or None, not 7"
+    with Process(disk, service).writer() as writer, pytest.raises(AsyncUDFError, match=must):
+        writer.cancel()
+    with pytest.raises(AsyncUDFError, match=must):
+        Process(disk, service).rounds()
+
+
+def test_cancelling_ends_a_job_that_is_deleted_at_the_service() -> None:
+    service, disk = Service(4), disk_of(NUMBERS)
+    known = service.poll
+
+    def poll(job: str) -> JobStatus:
+        if job == "job-1":
+            raise http.error_for(404)
+        return known(job)
+
+    service.poll = poll  # type: ignore[method-assign]
+    process = Process(disk, service)
+    with pytest.raises(AsyncUDFError, match=r"is job job-1.* If it is deleted there, cancel ends the submission"):
+        process.rounds()
+    with process.writer() as writer:
+        writer.cancel()
+    assert process.rounds().is_done
+    assert (len(values(disk)), len(errors(disk))) == (8, 2)
+    assert {error["message"] for error in errors(disk).values()} == {"the request has no answer: it was cancelled"}
+
+
 def test_a_job_that_the_service_goes_on_not_knowing_is_an_error_in_any_process() -> None:
     service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
     service.step = _raising("poll", lambda: http.error_for(404))

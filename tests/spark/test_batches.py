@@ -337,6 +337,17 @@ def test_another_function_version_type_or_other_rows_are_an_error_that_names_bot
     assert Submission.open(state, service=Jobs(service.url)).status().requests["over"] == 25
 
 
+def test_rows_whose_nulls_are_in_other_columns_are_other_rows(spark, service, tmp_path):
+    """A hash of Spark leaves NULLs out: the same submission went on, and gave the rows of before."""
+    state = str(tmp_path / "state")
+    rows = spark.range(3).selectExpr("int(id) AS n", "if(id = 0, NULL, 1) AS x", "if(id = 0, 1, NULL) AS y")
+    submit(rows, ask, "n", service=Jobs(service.url), state=state)
+    submit(rows, ask, "n", service=Jobs(service.url), state=state)
+    other = rows.selectExpr("n", "y AS x", "x AS y")
+    with pytest.raises(FunctionError, match="is of other rows: it has 3, and this DataFrame has 3"):
+        submit(other, ask, "n", service=Jobs(service.url), state=state)
+
+
 def test_rows_of_somebody_in_the_folder_are_left_as_they_are(spark, service, rows, tmp_path):
     rows.write.parquet(str(tmp_path / "rows"))
     for _ in range(2):

@@ -23,7 +23,7 @@ MOST_RESTS = 8  # rests of rests; after that a part is halved, even if the servi
 REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
 SUBMITTED = "submitted"  # the kind of the event that says what was submitted
 OF_OWNERS = ("claim", "beat", "release")  # the kinds of events about the process that goes on
-OF_PARTS = ("planned", "intent", "sent", "unclear", "trouble", "refused", "apart", "settled")
+OF_PARTS = ("planned", "intent", "sent", "unclear", "unknown", "trouble", "refused", "apart", "settled")
 OF_ALL = (SUBMITTED, "formed", "counted", "cancelled")  # "counted": the results of the wave in `text` are in events
 KINDS = frozenset((*OF_OWNERS, *OF_PARTS, *OF_ALL))
 
@@ -96,7 +96,7 @@ class Part:
                 self.intended_at = max(self.intended_at, event.at)
             case "sent":
                 self._sent.setdefault(event.turn, event)
-            case "unclear" | "trouble":
+            case "unclear" | "unknown" | "trouble":
                 self._troubles[event.kind, event.turn] += 1
             case "refused":
                 self.turn = max(self.turn, event.turn + 1)
@@ -117,10 +117,13 @@ class Part:
     def job(self) -> str:
         return self._sent[self.turn].job if self.turn in self._sent else ""
 
-    @property
-    def troubles(self) -> int:
-        """How often in this turn the part could not be sent or, once it is sent, its job could not be fetched."""
-        return self._troubles["trouble" if self.turn in self._sent else "unclear", self.turn]
+    def troubles(self, kind: str) -> int:
+        """How often in this turn the part could not be sent, its job was not known, or could not be fetched.
+
+        Args:
+            kind: that of the events: "unclear", "unknown" or "trouble".
+        """
+        return self._troubles[kind, self.turn]
 
     @property
     def outcome(self) -> Event:

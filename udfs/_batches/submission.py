@@ -55,8 +55,8 @@ from .journal import REUSED, SUBMITTED, Event, SubmissionProgress
 from .journal_files import JournalFiles
 from .owner import Owner
 from .service import BatchService, check_service
-from .state import ERROR, StateFolder
-from .tasks import NO_STATES, KeyTask
+from .state import ERROR, StateFolder, differ
+from .tasks import NO_STATES, SILENT, KeyTask
 from .work import Work
 from .writer import Submitted, Writer
 
@@ -163,8 +163,8 @@ def submit(
 
     Raises:
         OptionError: a value that cannot work.
-        FunctionError: a stream, unknown columns, or columns that the function cannot take; a state of other rows,
-            another function, version or type.
+        FunctionError: a stream, unknown columns, or columns that the function cannot take; a state of other rows (but
+            for maps and Variants, which Spark does not hash), another function, version or type.
         AsyncTimeoutError: the service has not taken all in time; the same call goes on.
         AsyncUDFError: another process goes on with this state, or the service takes no jobs.
         FatalError: the budget is spent.
@@ -195,7 +195,7 @@ def submit(
             manifest |= typed.write_rows(keyed)
             submitted_with = json.dumps(manifest | {"pickled": made.pickled()})
             folder.add([Event(time.time(), owner.id, SUBMITTED, text=submitted_with)])
-        elif (rows := typed.figures(keyed))["fingerprint"] != manifest["fingerprint"]:
+        elif differ(rows := typed.figures(keyed), manifest):
             raise FunctionError(
                 f"the state {folder.path} is of other rows: it has {count(manifest['rows'])}, and this DataFrame has "
                 f"{count(rows['rows'])}, or their values differ; take another state for them, or go on with "
@@ -367,10 +367,10 @@ class Submission:
         """Run rounds until all is done or, without `for_all`, until the service has taken all."""
         end, said = None if span is None else time.monotonic() + span, ""
         while True:
-            writer.round()
-            if not for_all and not writer.is_accepted and writer.progress.of("sent"):
+            if writer.round() and not for_all and not writer.is_accepted:
                 writer.round()  # to hear of jobs that were sent just now
-            status = self._status(writer.progress, {id_: one.value for id_, one in writer.states.items()})
+            told = {id_: one.value for id_, one in writer.states.items()}
+            status = self._status(writer.progress, dict.fromkeys(writer.unheard, SILENT) | told)
             self._is_done = status.is_done
             if repr(status) != said:
                 said = repr(status)

@@ -27,7 +27,7 @@ from .._spark.worker import ErrorReporting
 from .._stores.base import ResultStore
 from .journal import REUSED
 from .service import BatchRequest, JobState, JobStatus
-from .work import OverJob, Requests, Result, Work, sent, settled
+from .work import OverJob, Requests, Result, Work, found_job, sent, settled
 
 logger = logging.getLogger("asyncudf")
 
@@ -241,7 +241,7 @@ class PollTask(Task):
                 service.cancel(job)
                 return JobState.WORKING.value, None, ""
             if self.ask is Ask.FIND:
-                return JobState.WORKING.value, None, service.find(job) or ""
+                return JobState.WORKING.value, None, found_job(service, job) or ""
             status = service.poll(job)
             if not isinstance(status, JobStatus):
                 raise AsyncUDFError(
@@ -253,8 +253,8 @@ class PollTask(Task):
             if failure.is_no_rows_fault:
                 raise
             may_be_mended = failure.outcome in (CallOutcome.THROTTLED, CallOutcome.DOWN)
-            said = UNKNOWN if failure.answer.status == NOT_FOUND else SILENT if may_be_mended else BROKEN
-            return said, None, error_text(error)
+            is_unknown = failure.answer.status == NOT_FOUND and failure.answer.quota is None
+            return SILENT if may_be_mended else UNKNOWN if is_unknown else BROKEN, None, error_text(error)
 
 
 # In the place of a state: the service does not answer now; does not know the job, as it may be for minutes after it has

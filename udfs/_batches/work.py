@@ -168,7 +168,7 @@ def sent(
     event = Event(time.time(), "", "sent", attempt, part, turn, reruns=reruns)
     key, service = work.job_key(attempt, part, turn), work.service
     try:
-        job = service.find(key) if service.can_find and (may_be_there or reruns) else None
+        job = found_job(service, key) if service.can_find and (may_be_there or reruns) else None
         if job is None:
             job = service.submit(requests, key)
         if not isinstance(job, str) or not job:
@@ -176,6 +176,16 @@ def sent(
     except BaseException as error:
         return dataclasses.replace(event, **_not_sent(error))
     return dataclasses.replace(event, job=job, at=time.time())
+
+
+def found_job(service: BatchService, key: str) -> str | None:
+    """What `find` says; ResultError if it is no id of a job."""
+    job: Any = service.find(key)
+    if job is None or (isinstance(job, str) and job):
+        return job
+    raise ResultError(
+        f"find of {type(service).__name__} must return the id of the job, a text, or None, not {safe_repr(job)}"
+    )
 
 
 def _not_sent(error: BaseException) -> dict[str, Any]:
@@ -222,6 +232,7 @@ class OverJob:
     Attributes:
         is_last: its requests are not asked again.
         left: the kind of a `Result` of a request without an answer.
+        is_gone: the service does not know the job any more, so there is nothing to fetch.
     """
 
     attempt: int
@@ -232,6 +243,7 @@ class OverJob:
     error: str
     is_last: bool
     left: str
+    is_gone: bool = False
 
     @property
     def next(self) -> str:
@@ -247,7 +259,7 @@ def settled(
     with tempfile.TemporaryFile() as spool:
         # Nothing is given before everything is fetched: a file of results is either that of a whole job, or not there.
         try:
-            places = _fetched(work, over, requests, costs, spool) if over.job else {}
+            places = _fetched(work, over, requests, costs, spool) if over.job and not over.is_gone else {}
         except BaseException as error:
             failure = Failure(error)
             if failure.is_no_rows_fault:

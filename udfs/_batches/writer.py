@@ -20,7 +20,6 @@ from .state import PARTS_AT_ONCE, StateFolder, counted_events
 from .tasks import (
     BROKEN,
     NO_STATES,
-    SILENT,
     UNKNOWN,
     Ask,
     FormTask,
@@ -81,6 +80,7 @@ class Writer:
         if lost := self.progress.of("intent"):
             self._send_at = time.monotonic() + max(part.intended_at for part in lost) + QUIET - time.time()
         self.states: dict[PartId, JobState] = {}  # what the service has said last about each job at work
+        self.unheard: set[PartId] = set()  # the jobs of which it has said nothing
 
     @property
     def pause(self) -> float:
@@ -97,8 +97,8 @@ class Writer:
         ]
         return not waiting and not self.progress.of("planned", "intent")
 
-    def round(self) -> None:
-        """Do what can be done now.
+    def round(self) -> bool:
+        """Do what can be done now; returns whether a job was sent.
 
         Raises:
             AsyncUDFError: the service does not take or give what it should, or no answer can be read.
@@ -113,10 +113,13 @@ class Writer:
         if self.progress.is_attempt_over and self.progress.to_ask_again:
             self._check_answers()
             self._form(self.progress.attempt + 1)
+        has_sent = False
         while time.monotonic() >= self._send_at and (wave := self._next_wave()):
             self._send(wave)
+            has_sent = True
         if self._never_sent():
             self._settle()
+        return has_sent
 
     def cancel(self) -> None:
         """Have all jobs cancelled, and send none any more.
@@ -221,14 +224,14 @@ class Writer:
                 raise AsyncUDFError(f"the service has not taken job {key}: {event.text}")
             pause = event.weight
             if event.kind == "unclear":
-                tries = self._trouble(id_, f"cannot be sent: {event.text}")
+                tries = self._trouble(id_, event.kind, f"cannot be sent: {event.text}")
                 pause = min(LONGEST_SILENCE, self._work.service.poll_every, float(2**tries))
             self._send_at = max(self._send_at, time.monotonic() + pause)
 
-    def _trouble(self, id_: PartId, text: str) -> int:
-        """Log a failed try of a part; returns its number. Raises AsyncUDFError after the last try."""
+    def _trouble(self, id_: PartId, kind: str, text: str) -> int:
+        """Log a failed try of a part; returns its number. Raises AsyncUDFError after the last try of this kind."""
         logger.warning("part %s of attempt %d %s", id_[1], id_[0], text)
-        tries = next(part.troubles for part in self.progress.parts if part.id == id_) % TRIES
+        tries = next(part.troubles(kind) for part in self.progress.parts if part.id == id_) % TRIES
         if tries == 0:
             raise AsyncUDFError(f"part {id_[1]} of attempt {id_[0]} of {self._work.name} {text}")
         return tries
@@ -238,19 +241,13 @@ class Writer:
     def _settle(self) -> None:
         over = [self._over(part, JobState.CANCELLED) for part in self._never_sent()]
         sent, refused, failed, used_up = self.progress.of("sent"), list[Event](), list[tuple[Part, OverJob]](), ""
-        told = self._submitted.told(sent)
-        self.states, is_waiting, works = {}, False, self.progress.has_answers
+        told, unheard = self._submitted.told(sent), list[tuple[Part, str, str]]()
+        self.states, self.unheard, is_waiting, works = {}, set(), False, self.progress.has_answers
         for part in sent:
             said, error = told[part.id]["state"], told[part.id]["error"] or ""
-            if said == BROKEN:
-                raise AsyncUDFError(f"the service says nothing about job {part.job}: {error}")
-            if said == SILENT:
-                logger.warning("the service says nothing about job %s: %s", part.job, error)
-                is_waiting = True
-                continue
-            if said == UNKNOWN:
-                self._add([_about(part, "trouble", text=error)])
-                self._trouble(part.id, f"is job {part.job}, which the service does not know: {error}")
+            if said in NO_STATES:
+                unheard.append((part, said, error))
+                self.unheard.add(part.id)
                 is_waiting = True
                 continue
             state = JobState(said)
@@ -271,10 +268,32 @@ class Writer:
                     logger.warning("job %s is %s, and the service says: %s", part.job, state.value, error)
                 self.states[part.id] = state
                 is_waiting = True
-        self._add(refused)
+        unknown = [(part, error) for part, said, error in unheard if said == UNKNOWN]
+        self._add([*refused, *(_about(part, UNKNOWN, text=error) for part, error in unknown)])
+        if self.progress.is_cancelled:
+            gone = [part for part, _ in unknown if part.troubles(UNKNOWN) + 1 >= TRIES]
+            over += [dataclasses.replace(self._over(part, JobState.CANCELLED), is_gone=True) for part in gone]
+            unheard = [one for one in unheard if one[0] not in gone]
         self._fetch([*over, *self._to_divide(failed, works=works, is_waiting=is_waiting)])
         if used_up:
             raise AsyncUDFError(f"{used_up}. Its requests are kept, and sent again with the next wait")
+        for part, said, error in unheard:
+            self._not_heard_of(part, said, error)
+
+    def _not_heard_of(self, part: Part, said: str, error: str) -> None:
+        """Log that the service does not say what a job is doing; raises AsyncUDFError if waiting does not help."""
+        if said == UNKNOWN:
+            self._trouble(
+                part.id,
+                UNKNOWN,
+                f"is job {part.job}, which the service does not know: {error}. If it is deleted there, cancel ends the "
+                "submission with all that was answered",
+            )
+            return
+        text = f"the service says nothing about job {part.job}: {error}"
+        if said == BROKEN:
+            raise AsyncUDFError(text)
+        logger.warning("%s", text)
 
     def _fetch(self, over: Sequence[OverJob]) -> None:
         """Settle the parts of jobs that are over."""
@@ -288,7 +307,7 @@ class Writer:
             parts = {part.name: part for part in sent if part.attempt == wave[0].attempt}
             self._add([_about(parts[name], "trouble", text=text) for name, text in troubles])
             for name, text in troubles:
-                self._trouble(parts[name].id, f"cannot be fetched: {text}")
+                self._trouble(parts[name].id, "trouble", f"cannot be fetched: {text}")
 
     def _to_divide(self, failed: Sequence[tuple[Part, OverJob]], *, works: bool, is_waiting: bool) -> list[OverJob]:
         """The failed jobs to settle now: their requests are divided, or become dead letters. The other jobs wait.
@@ -331,7 +350,7 @@ class Writer:
 
     def _over(self, part: Part, state: JobState, answers: int | None = None, error: str = "") -> OverJob:
         is_last = self.progress.is_cancelled or part.attempt >= self._work.attempts
-        if part.troubles % TRIES == TRIES - 1:  # what the service gives is all that there is
+        if part.troubles("trouble") % TRIES == TRIES - 1:  # what the service gives is all that there is
             answers = None
         left = "failed" if is_last else "again"
         if state is JobState.FAILED and not self.progress.is_cancelled:
