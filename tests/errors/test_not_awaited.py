@@ -103,6 +103,17 @@ def test_coroutines_in_a_result_that_fails_for_another_reason_do_not_complain() 
     assert "missing field 'a'" in got[0]["error"]["message"]
 
 
+def test_a_generator_of_a_plain_def_is_no_coroutine() -> None:
+    """Up to Python 3.11 asyncio says that it is one, and the advice to declare it `async def` was of no use."""
+
+    def numbers(n: int) -> Any:
+        return (one for one in range(n))
+
+    error = raised(lambda: run_rows(numbers, [3], returnType="array<int>", clock="real"))
+    assert "numbers returned <generator object" in str(error)
+    assert "give a list" in str(error)
+
+
 def test_a_class_that_is_not_awaitable_passes_whatever_its_metaclass_does() -> None:
     class Hostile(type):
         def __getattribute__(cls, name: str) -> Any:

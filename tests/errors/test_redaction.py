@@ -21,6 +21,7 @@ from asyncudf import (
     ProcessFunction,
     ResultError,
     RuntimeContext,
+    http,
 )
 from asyncudf.testing import run_rows, run_stream
 from tests.kit.errors import Raises, in_a_worker, raised
@@ -212,6 +213,17 @@ def test_a_redact_function_says_what_is_shown(redact: Any, shown: str) -> None:
 def test_a_redact_function_gets_the_value_of_a_single_argument() -> None:
     text = str(raised(lambda: run_rows(leaks, ["Ann"], redact=lambda name: f"{len(name)} letters")))
     assert "for the input 3 letters: SecretError: cannot open Ann" in text  # what the user's own error says is its own
+
+
+def test_nor_does_an_error_of_ones_own_around_one_of_ours_show_it() -> None:
+    async def raises_own(city: str) -> int:
+        raise SecretError(http.PermanentError(404, body=f"no {city}"))
+
+    (found,) = run_rows(raises_own, ["Ann"], redact=True, on_error="capture")
+    assert "Ann" not in str(found)
+    assert "404" in found["error"]["message"]
+    (found,) = run_rows(raises_own, ["Ann"], on_error="capture")
+    assert "no Ann" in found["error"]["message"]
 
 
 def test_a_function_of_a_chain_may_redact_otherwise_than_the_chain() -> None:

@@ -59,6 +59,8 @@ TOKENS = {
     "{'Authorization': 'Bearer sk-proj-1aB'}": "{'Authorization': 'Bearer ***'}",
     "Authorization: basic dXNlcjpzZWNyZXQ=": "Authorization: basic ***",
     "Authorization: Basic dXNlcjpzZWNyZXQ": "Authorization: Basic ***",
+    "AUTHORIZATION: BEARER sk-proj-1aB": "AUTHORIZATION: BEARER ***",
+    "Bearer 12|AbCdEfGhIj, of Laravel": "Bearer ***, of Laravel",
     r"Illegal header value b'Bearer secret\n'": "Illegal header value ***",  # h11
     r"Invalid header value b'secret\n'": "Invalid header value ***",  # http.client
     r"or return character(s) in header value: 'secret\n'": "or return character(s) in header value: ***",  # requests

@@ -152,6 +152,16 @@ def test_the_message_says_what_was_asked_and_answered_without_secrets() -> None:
         assert secret not in str(error) + repr(error) + str(vars(error))
 
 
+@pytest.mark.parametrize("status", [302, 307])
+def test_nor_what_was_sent_before_a_redirect(status: int) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/start":
+            return web.Response(status=status, headers={"Location": "/error"})
+        return web.Response(status=500, text="debug: the key was SECRET-KEY")
+
+    assert error_of(answer, "/start", params={"api_key": "SECRET-KEY"}).body == "debug: the key was ***"
+
+
 async def basic(request: web.Request) -> web.Response:
     told = base64.b64decode(request.headers["Authorization"].split()[1]).decode()
     return web.Response(status=401, text=f"no user {told.split(':')[0]!r} with {told.split(':')[-1]}; {told}")

@@ -213,6 +213,29 @@ def test_a_page_of_the_function_is_its_own_where_no_client_returns_pages(monkeyp
     assert (outcome_of(caught.value), is_retryable(caught.value)) == (CallOutcome.NOTHING, False)
 
 
+async def of_one(text: str) -> Any:
+    return text.decode()  # type: ignore[attr-defined]
+
+
+async def of_a_row(row: dict[str, str]) -> Any:
+    return row["text"].decode()  # type: ignore[attr-defined]
+
+
+async def of_several(*texts: str) -> Any:
+    return texts[0].decode()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("function", [of_one, of_a_row, of_several])
+def test_a_page_that_the_function_was_given_is_its_own(function: Callable[..., Any]) -> None:
+    """A mistake in it was taken for an outage: 1,200 paid calls in place of 101."""
+    page = PAGE.decode()
+    retry = RetryStrategy.fixed_delay(4, 1.0, retry_on=is_retryable)
+    row = {"text": page} if function is of_a_row else page
+    (found,) = run_rows(function, [row], returnType="string", on_error="capture", retry=retry)
+    assert (found["error"]["attempts"], found["error"]["type"]) == (1, "AttributeError")
+    assert "the answer" not in found["error"]["message"]
+
+
 def test_a_page_of_another_encoding_is_the_rows() -> None:
     """A function that reads pages gets those that are written otherwise, each time."""
 

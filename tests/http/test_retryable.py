@@ -52,6 +52,12 @@ def while_handling(cause: BaseException) -> Exception:
     return error
 
 
+def settled() -> BaseException:
+    error = PermanentError(409, "already billed")
+    error.__cause__ = RetryableError(503)
+    return error
+
+
 RETRYABLE = {
     "ours, throttled": ThrottledError(429),
     "ours, retryable": RetryableError(502),
@@ -86,6 +92,7 @@ LASTING = {
     "too many redirects": of_aiohttp(302),
     "httpx and requests": of_class("HTTPError", OSError, response=SimpleNamespace(status_code=400)),
     "wrapped": wrapped(of_aiohttp(404)),
+    "said for good of one that may pass": settled(),
     "wrong certificate": aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError("self-signed")),
     "another certificate": aiohttp.ServerFingerprintMismatch(b"1", b"2", "example.com", 443),
     "no address": aiohttp.InvalidURL("example"),

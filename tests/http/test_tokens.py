@@ -66,6 +66,22 @@ class TestAfterA401:
         assert tokens.given == 2
         assert got["1"] <= 20, "a refused request is an attempt, and made again once"
 
+    @pytest.mark.parametrize("first", ["a redirect", "a 404 of some"])
+    def test_what_comes_before_anybody_looks_at_the_token_accepts_none(self, first: str) -> None:
+        """Behind a redirect for a missing slash, a service that refuses every token gave a column of NULLs."""
+
+        async def handler(request: web.Request) -> web.Response:
+            if first == "a redirect" and not request.path.endswith("/"):
+                return web.Response(status=307, headers={"Location": f"{request.path}/"})
+            is_missing = first != "a redirect" and request.path.endswith("3")
+            return web.Response(status=404 if is_missing else 401)
+
+        refused = r"401 .* accepts no token of http\.session, which is no row's fault"
+        with serving(handler) as url, pytest.raises(FatalError, match=refused):
+            run_rows(
+                get, range(30), clock="real", resources=http.session(url, token=Tokens()), retry=RETRY, on_error="null"
+            )
+
     @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
     def test_a_token_that_is_refused_again_fails_the_task(self, on_error: str) -> None:
         tokens = Tokens()

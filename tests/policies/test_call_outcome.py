@@ -27,6 +27,7 @@ import urllib3
 from asyncudf import AsyncTimeoutError, ResultError
 from asyncudf._errors.call_outcome import CallOutcome, outcome_of
 from asyncudf.http import PermanentError, is_retryable
+from asyncudf.testing import run_rows
 
 UP, DOWN, NOTHING, THROTTLED = CallOutcome.ANSWERED, CallOutcome.DOWN, CallOutcome.NOTHING, CallOutcome.THROTTLED
 
@@ -124,6 +125,7 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
     "urllib3": [
         (urllib3.exceptions.IncompleteRead(4, 4), DOWN),
         (urllib3.exceptions.ReadTimeoutError(None, None, "timed out"), DOWN),  # type: ignore[arg-type]
+        (urllib3.exceptions.ProtocolError("Connection aborted.", http.client.RemoteDisconnected()), DOWN),
         (urllib3.exceptions.DecodeError(), NOTHING),
     ],
     "asyncio": [
@@ -165,6 +167,10 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
     "pymysql": [
         (of_database("pymysql.err", 2013, "Lost connection to MySQL server during query"), DOWN),
         (of_database("pymysql.err", 1213, "Deadlock found when trying to get lock"), DOWN),
+        (of_database("pymysql.err", 3572, "Statement aborted because lock(s) could not be acquired"), DOWN),
+        (of_package("mysql.connector.errors", "DatabaseError Error", 1205, "Lock wait timeout exceeded"), DOWN),
+        (of_package("mysql.connector.errors", "DatabaseError Error", 1366, "Incorrect integer value"), NOTHING),
+        (of_package("psycopg.errors", "DatabaseError Error"), NOTHING),
         (of_database("pymysql.err", 1045, "Access denied"), NOTHING),
         (of_database("pymysql.err"), NOTHING),
         (of_database("http_client", 1213, "Deadlock found when trying to get lock"), NOTHING),
@@ -190,6 +196,7 @@ CLIENTS: dict[str, list[tuple[BaseException | None, CallOutcome]]] = {
         (of_package("aiokafka.errors", "NotEnoughReplicasError BrokerResponseError", retriable=True), DOWN),
         (of_package("aiokafka.errors", "KafkaTimeoutError KafkaError", retriable=False), DOWN),
         (of_package("aiokafka.errors", "MessageSizeTooLargeError BrokerResponseError", retriable=False), NOTHING),
+        (of_package("aiokafka.errors", "InvalidSessionTimeoutError BrokerResponseError", retriable=False), NOTHING),
         (of_package("aiokafka.errors", "NotLeaderForPartitionError BrokerResponseError"), NOTHING),
         (of_client("NotLeaderForPartitionError BrokerResponseError", retriable=True), NOTHING),
     ],
@@ -414,3 +421,25 @@ def test_an_error_whose_own_code_fails_tells_nothing() -> None:
             raise ValueError("no reason")
 
     assert outcome_of(RpcError()) is NOTHING
+
+
+class Unnamed(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__module__", "__qualname__"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class OddError(Exception, metaclass=Unnamed):
+    pass
+
+
+def test_an_error_of_a_class_that_does_not_tell_its_name_is_the_rows() -> None:
+    """It ended the task, as an error without a place."""
+    assert outcome_of(OddError("no")) is CallOutcome.NOTHING
+
+    async def fails(x: int) -> int:
+        raise OddError("no")
+
+    (found,) = run_rows(fails, [1], on_error="capture")
+    assert (found["error"]["type"], found["error"]["message"]) == ("OddError", "no")

@@ -27,7 +27,7 @@ from .bodies import (
     wait_in,
 )
 from .broken import is_broken
-from .safe import tried
+from .safe import module_of, named_class, tried
 from .traces import is_group, leaves, related
 from .waits import LONGEST_WAIT, number_in, read_each, seconds_of
 
@@ -142,7 +142,7 @@ def body_may_ask(status: int | None) -> bool:
 
 def is_of_a_broken_message(error: Any) -> bool:
     """Whether an HTTP message could not be read: it broke off, or is none."""
-    return type(error).__module__ == "aiohttp.http_exceptions"
+    return module_of(type(error)) == "aiohttp.http_exceptions"
 
 
 def bound_of_aiohttp(error: BaseException) -> str | None:
@@ -364,7 +364,7 @@ def _is_exhausted(error: Any) -> bool:
 
 def grpc_code(error: Any) -> Any:
     """The name of the code in an error of gRPC; None for another error."""
-    is_grpc = any(kind.__name__ == "RpcError" for kind in type(error).__mro__)
+    is_grpc = any(named_class(kind)[1] == "RpcError" for kind in type(error).__mro__)
     return tried(lambda: error.code().name) if is_grpc else None
 
 

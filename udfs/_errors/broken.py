@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from types import FrameType
@@ -19,6 +20,7 @@ CLIENTS = (
 )  # fmt: skip
 GIVE_PAGES = {"openai", "anthropic"}  # they return the text of an answer that says it is no JSON
 EVENTS = ("anthropic.lib.streaming.",)
+OURS = ("asyncudf.", "asyncio.", "concurrent.")
 DECODERS = ("json.", "simplejson.", "codecs.", "encodings.")
 UNREADABLE = ("ContentTypeError", "DecodingError", "ContentDecodingError", "DecodeError", "ResponseParserError")
 LEAST_ERROR = 400  # status; such an answer is what its status says
@@ -45,7 +47,7 @@ def _broken(error: BaseException) -> str | bytes | None:
     if issubclass(kind, AttributeError):
         text = tried(lambda: error.obj)  # type: ignore[attr-defined]
         is_given = type(text) is str and _is_page(text) and not GIVE_PAGES.isdisjoint(sys.modules)
-        return text if is_given else None
+        return text if is_given and not _is_of_the_row(text, error) else None
     if not (
         issubclass(kind, (json.JSONDecodeError, UnicodeDecodeError, AssertionError)) or type_name(error) in UNREADABLE
     ):
@@ -64,6 +66,19 @@ def _broken(error: BaseException) -> str | bytes | None:
             return None
     known = (tried(lambda: error.doc), tried(lambda: error.object), tried(lambda: response._body))  # type: ignore[attr-defined, union-attr]
     return next((body for body in known if type(body) in (str, bytes)), "")
+
+
+def _is_of_the_row(text: str, error: BaseException) -> bool:
+    """Whether the user's function was given this very object, rather than a client's answer."""
+    function = next((frame for frame in frames_of(error) if not _is_of(frame, OURS)), None)
+    if function is None:
+        return False
+    code, given = function.f_code, list[Any]()
+    has_more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + has_more]:
+        value: Any = function.f_locals.get(name)
+        given += value.values() if type(value) is dict else value if type(value) in (tuple, list) else [value]
+    return any(one is text for one in given)
 
 
 def _is_of(frame: FrameType, packages: tuple[str, ...]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .answers import Answer, answer_of, bound_of_aiohttp, grpc_code, is_of_a_broken_message
 from .exceptions import ResultError
-from .safe import tried
+from .safe import named_class, tried
 from .task_faults import errnos_of, fault_of
 from .traces import frames_of, is_group, leaves, related, replaced
 
@@ -35,10 +35,12 @@ _DOWN = re.compile(
     r"|response streaming)\b|^unavailable( error| exception)?$"
 )
 # By their bases these are errors of connections, and clients wrap them as such. But their cause stays, or no connection
-# was asked for: a key or certificate that is not accepted; of httpx and Elasticsearch, a request that cannot be made.
+# was asked for: a key or certificate that is not accepted; a request that httpx or Elasticsearch cannot make; a setting
+# that Kafka does not take.
 _NOT_DOWN = {
     "AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ServerFingerprintMismatch",
     "UnsupportedProtocol", "LocalProtocolError", "SerializationError",
+    "InvalidSessionTimeoutError", "InvalidTransactionTimeout", "InvalidTransactionTimeoutError",
 }  # fmt: skip
 _BROKEN = ("ChunkedEncodingError", "RetryError")  # of requests: a body that ended too early, and repeated 500s
 # Errors of these types are mistakes of the function or the row, whatever their names say.
@@ -48,16 +50,17 @@ _OF_PYTHON = (
     FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, ChildProcessError,
     ProcessLookupError,
 )  # fmt: skip
-# Of these packages an OperationalError may be about anything: with a number of MySQL (no connection, a lost one, too
-# many, a shutdown, a lock, a deadlock), and in psycopg without an SQLSTATE, which only an answer of the server has.
+# Of these packages such an error may be about anything: with a number of MySQL (no connection, a lost one, too many, a
+# shutdown, a lock, a deadlock), and in psycopg without an SQLSTATE, which only an answer of the server has.
+_OF_DATABASES = {"OperationalError", "DatabaseError"}  # the latter of mysql.connector, for a lock
 _OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb", "mysql")
-_NUMBERS_OF_MYSQL = {1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
+_NUMBERS_OF_MYSQL = {1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2055, 3572}
 # By package. Of Redis: a master that has become a replica, and a slot that moves or has no master yet; its clients try
 # again, too. Of asyncpg: a connection that the server has ended between two steps of an operation, and what it knew
-# of tables that were changed since, and forgets.
+# of tables that were changed since, and forgets. Of urllib3: a connection that was dropped.
 _OF_REDIS = {"ReadOnlyError", "TryAgainError", "SlotNotCoveredError"}
 _OF_ASYNCPG = {"InternalClientError", "InvalidCachedStatementError", "OutdatedSchemaCacheError"}
-_FAILING_OVER = {"redis": _OF_REDIS, "valkey": _OF_REDIS, "asyncpg": _OF_ASYNCPG}
+_FAILING_OVER = {"redis": _OF_REDIS, "valkey": _OF_REDIS, "asyncpg": _OF_ASYNCPG, "urllib3": {"ProtocolError"}}
 # Errors of Kafka's clients say whether another try may succeed. confluent-kafka's, of the module cimpl, says it of
 # transactions alone; of others there is the name, where a `_` begins those that no broker has sent.
 _OF_KAFKA = ("aiokafka", "kafka")
@@ -126,10 +129,10 @@ def _is_of_the_connection(error: BaseException) -> bool:
     return (
         any(name in _BROKEN and issubclass(kind, OSError) for name in names)
         or any(_DOWN.search(" ".join(_WORD.findall(name)).lower()) for name in names)
-        or any(one.__name__ in _FAILING_OVER.get(_package(one), ()) for one in kind.__mro__)
+        or any(name in _FAILING_OVER.get(package, ()) for package, name in map(named_class, kind.__mro__))
         or grpc_code(error) in _GRPC_DOWN
         or _may_pass_in_kafka(error)
-        or ("OperationalError" in names and _is_of_a_database(error))
+        or (not _OF_DATABASES.isdisjoint(names) and _is_of_a_database(error))
     )
 
 
@@ -151,12 +154,11 @@ def _may_pass_in_kafka(error: Any) -> bool:
 
 
 def _is_of_a_database(error: BaseException) -> bool:
-    """Whether an OperationalError of a client of MySQL or PostgreSQL is about the connection, or a lock."""
-    kind = next(one for one in type(error).__mro__ if one.__name__ == "OperationalError")
-    package = _package(kind)
+    """Whether an error of a client of MySQL or PostgreSQL is about the connection, or a lock."""
+    package = next(package for package, name in map(named_class, type(error).__mro__) if name in _OF_DATABASES)
     if package in _OF_MYSQL:
         return bool(error.args) and type(error.args[0]) is int and error.args[0] in _NUMBERS_OF_MYSQL
-    return package == "psycopg" and tried(lambda: error.sqlstate) is None  # type: ignore[attr-defined]
+    return package == "psycopg" and "OperationalError" in _names(type(error)) and tried(lambda: error.sqlstate) is None  # type: ignore[attr-defined]
 
 
 def _lasts(error: BaseException) -> bool:
@@ -165,11 +167,11 @@ def _lasts(error: BaseException) -> bool:
 
 
 def _names(kind: type[BaseException]) -> Sequence[str]:
-    return [one.__name__ for one in kind.__mro__ if one.__module__ != "builtins"]
+    return [name for package, name in map(named_class, kind.__mro__) if package != "builtins"]
 
 
 def _package(kind: type[BaseException]) -> str:
-    return str(kind.__module__).partition(".")[0]
+    return named_class(kind)[0]
 
 
 def _has_number_of_the_network(error: Any) -> bool:

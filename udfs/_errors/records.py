@@ -13,7 +13,7 @@ from .bulk import said_of_bulk
 from .exceptions import AsyncTimeoutError, AsyncUDFError, FatalError, ResultError
 from .safe import safe_repr, safe_str, shortened, type_name
 from .task_faults import advice, fault_of
-from .traces import is_group, leaves, related
+from .traces import is_group, leaves, related, wrapped_in
 
 # The record of an error under `on_error="capture"`, and that of a dead letter: names and types, in their order.
 ERROR_FIELDS = {"type": "string", "message": "string", "attempts": "integer", "elapsed": "double", "status": "integer"}
@@ -121,6 +121,8 @@ def _own_message(error: BaseException, *, redacted: bool = False, with_causes: b
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if issubclass(type(error), AsyncUDFError):
         return (redacted and error.without_value) or safe_str(error)  # type: ignore[attr-defined]
+    if redacted and isinstance(wrapped := wrapped_in(error), AsyncUDFError):
+        return _own_message(wrapped, redacted=True)  # `raise MyError(error)` has its text
     if bulk := said_of_bulk(error, redacted=redacted):
         return bulk
     why = "" if redacted else said_of_broken(error)

@@ -93,6 +93,16 @@ def type_name(value: Any) -> str:
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
+def module_of(kind: type) -> str:
+    """The module of a class, read as safely."""
+    return str(type.__dict__["__module__"].__get__(kind))
+
+
+def named_class(kind: type) -> tuple[str, str]:
+    """The package of a class and its name, for what is recognized without an import."""
+    return module_of(kind).partition(".")[0], str(type.__dict__["__name__"].__get__(kind))
+
+
 def presentable(text: str) -> str:
     """The text as a plain `str` that can be encoded, without secrets."""
     # JSON allows half an emoji, which cannot be encoded: Spark's worker fails to send such a message, and Spark waits
@@ -104,7 +114,7 @@ def presentable(text: str) -> str:
 # of them may hold. JSON may write a slash as `\/`. Nothing in it can match in two ways, so the time is linear.
 _URL = re.compile(r"(:\\*/\\*/|(?<![^\s\"'`(\[{<>=,:|])\\*/(?:\\*/)?)([^\s\"<>]*)")
 # A token in a header, and the whole value of a header that a client refuses, most often for the end of a line in it.
-_TOKEN = re.compile(r"\b([Bb]earer|[Bb]asic)(\s+)(?=\S*(?:[\d=]|[a-z][A-Z]))[\w.~+/=-]{8,}")
+_TOKEN = re.compile(r"\b((?i:bearer|basic))(\s+)(?=\S*(?:[\d=]|[a-z][A-Z]))[\w.~+/=|-]{8,}")
 _REFUSED = re.compile(r"(header value:? )b?('[^']*'|\"[^\"]*\")")
 _HOST_END = re.compile(r"[/?#]")
 _PUNCTUATION = ".,;:!?)]}'`\\"  # at the end of a URL it belongs to the sentence

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from .exceptions import CredentialsError
+from .safe import named_class
 from .traces import frames_of, is_raised_alone, replaced
 
 # asyncio's task throws these in where a future of another loop is awaited, in the user's own code. The second one is of
@@ -116,16 +117,9 @@ def errnos_of(error: Any) -> Sequence[int]:
 
 @lru_cache(maxsize=256)
 def _is_suspect(kind: Any) -> bool:
-    if issubclass(kind, (OSError, CredentialsError)) or _named(kind)[1] in _OF_LOOPS:
+    if issubclass(kind, (OSError, CredentialsError)) or named_class(kind)[1] in _OF_LOOPS:
         return True
-    return any(_named(one) in _OF_POOLS for one in kind.__mro__)
-
-
-def _named(kind: type) -> tuple[str, str]:
-    """The package of a class, and its name: read from `type`, as a metaclass may have a `__name__` that raises."""
-    read = (type.__dict__[name].__get__(kind) for name in ("__module__", "__name__"))
-    module, name = map(str, read)
-    return module.partition(".")[0], name
+    return any(named_class(one) in _OF_POOLS for one in kind.__mro__)
 
 
 def _fault_in(error: BaseException) -> TaskFault | None:
@@ -148,7 +142,7 @@ def _fault_in(error: BaseException) -> TaskFault | None:
 
 
 def _is_of_a_pool(kind: type, text: Any) -> bool:
-    known = (named for one in kind.__mro__ if (named := _named(one)) in _OF_POOLS)
+    known = (named for one in kind.__mro__ if (named := named_class(one)) in _OF_POOLS)
     says = (_OF_POOLS[named] for named in known)
     return any(said is None or (type(text) is str and said.match(text) is not None) for said in says)
 

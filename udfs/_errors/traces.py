@@ -37,9 +37,8 @@ def related(
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            arguments = _arguments(one)  # some clients name so what they wrap
-            if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException):
-                waiting.append(arguments[0])
+            if (inside := wrapped_in(one)) is not None:
+                waiting.append(inside)
             waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _cause(one)]
 
 
@@ -64,8 +63,13 @@ def is_raised_alone(error: BaseException) -> bool:
     """Whether it is no group, has no cause, wraps no other, and was raised while no other exception was handled."""
     if _cause(error) is not None or _context(error) is not None or issubclass(type(error), BaseExceptionGroup):
         return False
+    return wrapped_in(error) is None
+
+
+def wrapped_in(error: BaseException) -> BaseException | None:
+    """The exception that is the only argument of another one: some clients name so what they wrap."""
     arguments = _arguments(error)
-    return len(arguments) != 1 or not issubclass(type(arguments[0]), BaseException)
+    return arguments[0] if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException) else None
 
 
 def frames_of(error: BaseException) -> list[FrameType]:

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -210,7 +211,8 @@ def is_retryable(error: BaseException) -> bool:
         return False
     if said.refusal is not None:
         return said.refusal.may_retry
-    if any(issubclass(type(one), RetryableError) for one in related(error)):
+    of_status = next((type(one) for one in related(error) if issubclass(type(one), HTTPStatusError)), None)
+    if of_status is not None and issubclass(of_status, RetryableError):
         return True  # also with a status that is not: a 401 for which there is a new token
     if said.status is not None and not said.may_pass:
         return error_class(said.status, said.wait) is not PermanentError
@@ -417,7 +419,8 @@ def _written(one: str) -> str:
 
 def _secrets(response: aiohttp.ClientResponse) -> Iterator[str]:
     hidden = getattr(response, "hidden_headers", ())
-    for name, value in (*response.request_info.headers.items(), *response.url.query.items()):
+    sent = (response, *getattr(response, "history", ()))  # a page may repeat what was sent before a redirect
+    for name, value in chain.from_iterable((*one.request_info.headers.items(), *one.url.query.items()) for one in sent):
         if SECRET_NAME.search(name) or (name.lower() in hidden and not PLAIN_NAME.match(name)):
             scheme, _, token = value.partition(" ")
             parts = [value, token, *SEPARATORS.split(value)]  # of `Bearer <token>` and `session=<token>`

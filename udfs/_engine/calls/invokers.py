@@ -167,7 +167,7 @@ def _in_thread(function: Callable[..., Any], name: str) -> Callable[..., Corouti
             result = function(*args)
         except StopIteration as error:  # a future cannot have it: the row would wait for ever
             raise RuntimeError(f"{name} raised StopIteration") from error
-        if asyncio.iscoroutine(result):
+        if issubclass(type(result), Coroutine):  # asyncio.iscoroutine takes a generator for one, too
             result.close()
             raise ResultError(
                 f"{name} is a plain def that returned a coroutine; declare it async def, or if a decorator hides its "
