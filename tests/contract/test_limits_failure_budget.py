@@ -74,6 +74,16 @@ class TestAShare:
             run_rows(bad, range(1000), max_failures=0.02, on_error="null")
         assert bad.calls <= 200
 
+    @pytest.mark.parametrize(("rows", "is_said"), [(4, False), (60, True)])
+    def test_a_task_of_fewer_rows_says_that_it_judges_none(
+        self, rows: int, is_said: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A table in small partitions was a column of NULLs, with a bound of 2%."""
+        assert run_rows(Bad(odd), range(rows), max_failures=0.02, on_error="null").count(None) == rows // 2
+        assert (
+            "30 of the 60 rows of Bad in this task failed, more than max_failures= allows" in caplog.text
+        ) is is_said
+
     def test_also_at_the_end(self) -> None:
         """All failures come among the first hundred rows, in which they count for nothing yet."""
         with task_fails(match=r"50 of 100 rows"):

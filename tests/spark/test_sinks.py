@@ -196,6 +196,25 @@ def test_with_max_failures_of_ones_own_there_is_a_report_up_to_it(spark: SparkSe
         async_sink(df, refuse, max_failures=199)
 
 
+def test_max_failures_of_ones_own_counts_the_rows_of_all_tasks(spark: SparkSession) -> None:
+    """Each task of 60 rows has too few for a share: 600 of 1,200 rows failed, with 2% allowed, and nobody said so."""
+    with pytest.raises(SinkError, match="120 of 120 rows of refuse failed"):
+        async_sink(spark.range(0, 120, 1, 4), refuse, max_failures=0.02)
+    with pytest.raises(SinkError, match="40 of 40 rows of refuse failed") as caught:
+        async_sink(spark.range(0, 40, 1, 4), refuse, max_failures=39)
+    assert caught.value.report.failed == 40
+
+
+@pytest.mark.spark_only("foreachBatch runs in the process of the test")
+def test_too_many_failures_fail_a_stream_by_its_micro_batch(spark: SparkSession) -> None:
+    taken: list[int] = []
+    write = stream_sink(refuse, dead_letters=lambda df, n: taken.append(df.count()), name="orders")
+    write(spark.range(0, 99, 1, 4), 0)
+    with pytest.raises(SinkError, match="120 of 120 rows of refuse failed"):
+        write(spark.range(0, 120, 1, 4), 1)
+    assert taken == [99, 120], "dead letters are given in any case"
+
+
 # Which rows there are
 
 

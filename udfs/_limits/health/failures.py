@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +15,9 @@ from .option import EXAMPLES, FIRST_ROWS, ErrorBudget, Failures, named_types, sh
 
 if TYPE_CHECKING:
     from .job import SharedFailures
+
+
+logger = logging.getLogger("asyncudf")
 
 
 class FailureBudget:
@@ -41,6 +45,13 @@ class FailureBudget:
 
     def finish(self) -> None:
         self._add({}, [], 0)
+        if self.tally is None and self.error is None and self.budget.is_unjudged(self._own):
+            logger.warning(
+                "%d of the %d rows of %s in this task failed, more than max_failures= allows, but a share is judged "
+                "from %d rows of a task on: give a number of rows, or coordinator=, with which the rows of all tasks "
+                "count together",
+                self._own.failed, self._own.rows, self._task.name, FIRST_ROWS,
+            )  # fmt: skip
 
     def spent(self, failures: Failures) -> None:
         """These failures have spent the budget: end the task."""

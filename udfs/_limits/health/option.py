@@ -193,6 +193,11 @@ class ErrorBudget:
             return failures.failed > self.most
         return failures.rows >= FIRST_ROWS and failures.failed > self.most * failures.rows
 
+    def is_unjudged(self, failures: Failures) -> bool:
+        """Whether so many of too few rows for a share have failed that more rows could not have mended it."""
+        is_share = isinstance(self.most, float)
+        return is_share and failures.rows < FIRST_ROWS and failures.failed > self.most * FIRST_ROWS
+
     def message(self, function: str, failures: Failures) -> str:
         allowed = f"{self.most} may" if isinstance(self.most, int) else f"{100 * self.most:g}% may"
         told = f"{failures.failed:,} of {failures.rows:,} rows of {function} failed, more than max_failures= allows"

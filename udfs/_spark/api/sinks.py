@@ -16,7 +16,7 @@ from ..._errors.checks import text
 from ..._errors.exceptions import BudgetSpentError, FunctionError, OptionError
 from ..._functions.async_function import AsyncFunction
 from ..._functions.options import CallOptions, OnError, OnSpent, Options, OutputMode, shows_options
-from ..._limits.health.option import FIRST_ROWS, ErrorBudget
+from ..._limits.health.option import ErrorBudget, Failures
 from ..._observe.reports.sink_report import SinkError, SinkReport
 from ..schemas import check_frame
 from ..sinks import (
@@ -81,9 +81,10 @@ def async_sink(
             f"df.writeStream.foreachBatch(stream_sink({udf.__name__}, ...))"
         )
     report = _written(udf, df, columns)
-    if udf.options.max_failures is DEFAULT_MAX_FAILURES and _too_many(report):
-        ways_out = "The rows are error.report.dead_letters. With max_failures=None there is a report and no error"
-        raise SinkError(f"{report._failures()}\n{ways_out}", report)
+    failures = _failures(report)
+    if udf.options.max_failures is DEFAULT_MAX_FAILURES and 0 < failures.rows == failures.failed:
+        raise _too_many(report)
+    _check_failures(udf, report)
     return report
 
 
@@ -104,7 +105,8 @@ def stream_sink(
 
     Args:
         function, columns, options: as in `async_sink`. Without `dead_letters` a row that fails ends the query. With
-            them `max_failures` says when it ends: by default when more than half of at least 100 rows of a task fail.
+            them `max_failures` says when it ends: by default when more than half of at least 100 rows of a task or of
+            a micro-batch fail.
         dead_letters: where rows go that failed: a function of their DataFrame and the number of the micro-batch, or the
             name of a table to which they are appended. It is called if there are any. A micro-batch that runs again
             may give them again.
@@ -195,6 +197,7 @@ class _StreamSink:
             report.dead_letters.write.mode("append").saveAsTable(take)
         elif report.failed and take is not None:
             take(report.dead_letters, batch_id)
+        _check_failures(self.udf, report)
         return report
 
 
@@ -263,8 +266,19 @@ def _written(
     )
 
 
-def _too_many(report: SinkReport) -> bool:
-    """Whether more rows have failed, over all tasks, than may without `max_failures`."""
-    failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)  # on_spent has asked for these
-    sent = report.rows - report.skipped
-    return failed > 0 and (failed == sent or (sent >= FIRST_ROWS and failed > DEFAULT_MAX_FAILURES.most * sent))
+def _failures(report: SinkReport) -> Failures:
+    """The rows that were sent by all tasks, and those that failed, other than for a spent budget, as asked for."""
+    failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)
+    return Failures(report.rows - report.skipped, failed)
+
+
+def _check_failures(udf: AsyncUDF[..., Any], report: SinkReport) -> None:
+    """Raise a SinkError if more rows have failed, over all tasks, than `max_failures` allows: a task counts its own."""
+    budget = udf.options.max_failures
+    if budget is not None and budget.is_spent(_failures(report)):
+        raise _too_many(report)
+
+
+def _too_many(report: SinkReport) -> SinkError:
+    ways_out = "The rows are error.report.dead_letters. With max_failures=None there is a report and no error"
+    return SinkError(f"{report._failures()}\n{ways_out}", report)
