@@ -110,7 +110,7 @@ def test_a_call_that_blocks_the_loop_makes_no_garbage_without_end() -> None:
             most = max(most, Body.alive)
         return most
 
-    assert run(main) <= 100_001  # Python 3.14 collects one object later
+    assert run(main) <= 100_100  # Python 3.14 collects a few objects later
 
 
 def test_a_collector_that_is_switched_off_stays_off() -> None:
