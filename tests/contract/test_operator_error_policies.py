@@ -111,6 +111,12 @@ class TestErrors:
         async def two(a: int, b: int) -> int:
             return a + b
 
+        class Client:
+            async def ask(self, a: int) -> int:
+                return a
+
+        with pytest.raises(TypeError, match=r"not 1 of them; give it the method of an object: .*\(object\.ask\)"):
+            run_rows(Client.ask, [1])
         with pytest.raises(TypeError, match=r"two takes the columns \(a, b\), not 3 of them"):
             run_rows(two, [(1, 2, 3)])
 

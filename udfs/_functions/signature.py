@@ -244,7 +244,9 @@ class FunctionSpec:
             )
         if count < self.required or (count > len(self.parameters) and not self.variadic):
             wanted = ", ".join(self.parameters) + (", ..." if self.variadic else "")
-            raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them")
+            is_method = self.parameters[:1] == ("self",)
+            hint = f"; give it the method of an object: async_pandas_udf(object.{self.name})" if is_method else ""
+            raise FunctionError(f"{self.name} takes the columns ({wanted}), not {count} of them{hint}")
         self.check_keys(self.parameters[:count])
 
     def check_takes_columns(self) -> None:
