@@ -352,6 +352,22 @@ def test_jobs_that_the_service_does_not_know_keep_no_others_waiting() -> None:
     assert (values(disk), service.twice) == (DOUBLED, 0)
 
 
+def test_a_job_that_was_not_known_at_first_is_fetched_after_a_cancel() -> None:
+    """Three early 404s and one behind the cancel ended it without its answers."""
+    service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
+    unknown, is_over = [http.error_for(404)] * 3, False
+    service.ends = lambda job: "ended" if is_over else "working"
+    service.step = _raising("poll", lambda: unknown.pop() if unknown else None)
+    process = Process(disk, service)
+    process.rounds(5)
+    with process.writer() as writer:
+        writer.cancel()
+    service.states.clear()
+    unknown, is_over = [http.error_for(404)], True
+    assert process.rounds().is_done
+    assert values(disk) == DOUBLED
+
+
 def test_a_refusal_that_is_a_404_is_waited_for_as_any_other() -> None:
     service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
     refusals = [http.error_for(404, body='{"code": "ThrottlingException"}')] * 9

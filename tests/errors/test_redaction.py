@@ -217,7 +217,7 @@ def test_a_redact_function_gets_the_value_of_a_single_argument() -> None:
 
 def test_nor_does_an_error_of_ones_own_around_one_of_ours_show_it() -> None:
     async def raises_own(city: str) -> int:
-        raise SecretError(http.PermanentError(404, body=f"no {city}"))
+        raise SecretError(SecretError(http.PermanentError(404, body=f"no {city}")))
 
     (found,) = run_rows(raises_own, ["Ann"], redact=True, on_error="capture")
     assert "Ann" not in str(found)

@@ -120,6 +120,40 @@ def test_so_many_hosts_are_remembered() -> None:
     asyncio.run(main())
 
 
+def test_a_look_up_that_takes_longer_than_an_attempt_serves_the_next_one() -> None:
+    """Each attempt began one anew, which met the same end."""
+
+    async def main() -> None:
+        addresses = Addresses(resolver := Resolver(), 60.0)
+        resolver.may_answer.clear()
+        attempt = asyncio.ensure_future(first(addresses))
+        await asyncio.sleep(0)
+        attempt.cancel()
+        addresses.forget(None)
+        attempt = asyncio.ensure_future(first(addresses))
+        await asyncio.sleep(0)
+        resolver.may_answer.set()
+        assert await attempt in ("1", "2")
+        assert len(resolver.asked) == 1
+        await addresses.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_remembered_for_no_seconds_and_any_host_can_be_forgotten() -> None:
+    async def main() -> None:
+        for seconds, asked in ((0.0, 2), (60.0, 1)):
+            addresses = Addresses(resolver := Resolver(), seconds)
+            await first(addresses), await first(addresses)
+            assert len(resolver.asked) == asked
+            addresses.forget(None)
+            await first(addresses)
+            assert len(resolver.asked) == asked + 1
+            await addresses.close()
+
+    asyncio.run(main())
+
+
 def test_closing_ends_what_is_looked_up() -> None:
     async def main() -> None:
         addresses = Addresses(resolver := Resolver(), 60.0)

@@ -66,21 +66,42 @@ class TestAfterA401:
         assert tokens.given == 2
         assert got["1"] <= 20, "a refused request is an attempt, and made again once"
 
-    @pytest.mark.parametrize("first", ["a redirect", "a 404 of some"])
-    def test_what_comes_before_anybody_looks_at_the_token_accepts_none(self, first: str) -> None:
-        """Behind a redirect for a missing slash, a service that refuses every token gave a column of NULLs."""
+    def test_a_redirect_that_is_followed_accepts_none(self) -> None:
+        """Behind one for a missing slash, a service that refuses every token gave a column of NULLs."""
 
         async def handler(request: web.Request) -> web.Response:
-            if first == "a redirect" and not request.path.endswith("/"):
+            if not request.path.endswith("/"):
                 return web.Response(status=307, headers={"Location": f"{request.path}/"})
-            is_missing = first != "a redirect" and request.path.endswith("3")
-            return web.Response(status=404 if is_missing else 401)
+            return web.Response(status=401)
 
         refused = r"401 .* accepts no token of http\.session, which is no row's fault"
         with serving(handler) as url, pytest.raises(FatalError, match=refused):
             run_rows(
                 get, range(30), clock="real", resources=http.session(url, token=Tokens()), retry=RETRY, on_error="null"
             )
+
+    @pytest.mark.parametrize("status", [404, 302])
+    @pytest.mark.parametrize("refusal", [401, 403])
+    def test_answers_that_are_no_errors_of_the_token_accept_it(self, status: int, refusal: int) -> None:
+        """A look whether something is there, and one where it has gone: a 404 and a redirect are results."""
+        used: Counter[str] = Counter()
+
+        async def handler(request: web.Request) -> web.Response:
+            token = request.headers["Authorization"]
+            used[token] += 1
+            return web.Response(status=status if used[token] <= 10 else refusal, headers={"Location": "/gone"})
+
+        async def look(n: int, session: aiohttp.ClientSession) -> int:
+            async with session.get(f"/{n}", allow_redirects=False) as response:
+                if response.status not in (404, 302):
+                    await http.raise_for_status(response)
+                return response.status
+
+        with serving(handler) as url:
+            tokens = Tokens(seconds=1000.0)
+            resources = {"session": http.session(url, token=tokens)}
+            found = run_rows(look, range(25), clock="real", resources=resources, retry=RETRY, capacity=1)
+        assert (found, tokens.given) == ([status] * 25, 3)
 
     @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
     def test_a_token_that_is_refused_again_fails_the_task(self, on_error: str) -> None:

@@ -23,7 +23,7 @@ MOST_RESTS = 8  # rests of rests; after that a part is halved, even if the servi
 REUSED = "reused"  # the part of requests that a store had the results of, in attempt 0; it has no job
 SUBMITTED = "submitted"  # the kind of the event that says what was submitted
 OF_OWNERS = ("claim", "beat", "release")  # the kinds of events about the process that goes on
-OF_PARTS = ("planned", "intent", "sent", "unclear", "unknown", "trouble", "refused", "apart", "settled")
+OF_PARTS = ("planned", "intent", "sent", "unclear", "unknown", "gone", "trouble", "refused", "apart", "settled")
 OF_ALL = (SUBMITTED, "formed", "counted", "cancelled")  # "counted": the results of the wave in `text` are in events
 KINDS = frozenset((*OF_OWNERS, *OF_PARTS, *OF_ALL))
 
@@ -96,7 +96,7 @@ class Part:
                 self.intended_at = max(self.intended_at, event.at)
             case "sent":
                 self._sent.setdefault(event.turn, event)
-            case "unclear" | "unknown" | "trouble":
+            case "unclear" | "unknown" | "gone" | "trouble":
                 self._troubles[event.kind, event.turn] += 1
             case "refused":
                 self.turn = max(self.turn, event.turn + 1)
@@ -121,7 +121,7 @@ class Part:
         """How often in this turn the part could not be sent, its job was not known, or could not be fetched.
 
         Args:
-            kind: that of the events: "unclear", "unknown" or "trouble".
+            kind: that of the events: "unclear", "unknown" (after `cancel`: "gone") or "trouble".
         """
         return self._troubles[kind, self.turn]
 

@@ -163,8 +163,9 @@ def submit(
 
     Raises:
         OptionError: a value that cannot work.
-        FunctionError: a stream, unknown columns, or columns that the function cannot take; a state of other rows (but
-            for maps and Variants, which Spark does not hash), another function, version or type.
+        FunctionError: a stream, unknown columns, or columns that the function cannot take; a state of other rows,
+            another function, version or type. (Rows are compared by Spark's hash, which leaves out maps, Variants, and
+            NULLs inside of arrays and structs.)
         AsyncTimeoutError: the service has not taken all in time; the same call goes on.
         AsyncUDFError: another process goes on with this state, or the service takes no jobs.
         FatalError: the budget is spent.

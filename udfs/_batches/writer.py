@@ -33,6 +33,7 @@ from .work import OverJob, Work
 
 logger = logging.getLogger("asyncudf")
 
+GONE = "gone"  # the kind of the event that a job is not known, of a submission that is cancelled
 TRIES = 4  # to send, find or fetch a job, by any number of processes, before there is an error
 MOST_UNREAD = 20  # answers that `parse` could not read, and none that it could: then it is not the answers' fault
 FEW_REQUESTS = 20  # of a submission: if all their jobs fail, each of them may be invalid
@@ -268,24 +269,24 @@ class Writer:
                     logger.warning("job %s is %s, and the service says: %s", part.job, state.value, error)
                 self.states[part.id] = state
                 is_waiting = True
+        kind = GONE if self.progress.is_cancelled else UNKNOWN
         unknown = [(part, error) for part, said, error in unheard if said == UNKNOWN]
-        self._add([*refused, *(_about(part, UNKNOWN, text=error) for part, error in unknown)])
-        if self.progress.is_cancelled:
-            gone = [part for part, _ in unknown if part.troubles(UNKNOWN) + 1 >= TRIES]
-            over += [dataclasses.replace(self._over(part, JobState.CANCELLED), is_gone=True) for part in gone]
-            unheard = [one for one in unheard if one[0] not in gone]
+        self._add([*refused, *(_about(part, kind, text=error) for part, error in unknown)])
+        gone = [part for part, _ in unknown if part.troubles(GONE) + 1 >= TRIES]
+        over += [dataclasses.replace(self._over(part, JobState.CANCELLED), is_gone=True) for part in gone]
         self._fetch([*over, *self._to_divide(failed, works=works, is_waiting=is_waiting)])
         if used_up:
             raise AsyncUDFError(f"{used_up}. Its requests are kept, and sent again with the next wait")
         for part, said, error in unheard:
-            self._not_heard_of(part, said, error)
+            if part not in gone:
+                self._not_heard_of(part, kind if said == UNKNOWN else said, error)
 
     def _not_heard_of(self, part: Part, said: str, error: str) -> None:
         """Log that the service does not say what a job is doing; raises AsyncUDFError if waiting does not help."""
-        if said == UNKNOWN:
+        if said in (UNKNOWN, GONE):
             self._trouble(
                 part.id,
-                UNKNOWN,
+                said,
                 f"is job {part.job}, which the service does not know: {error}. If it is deleted there, cancel ends the "
                 "submission with all that was answered",
             )

@@ -121,12 +121,21 @@ def _own_message(error: BaseException, *, redacted: bool = False, with_causes: b
         return f"{safe_str(error)}: {'; '.join([*inside[:SHOWN_ERRORS], *('...' for _ in inside[SHOWN_ERRORS:])])}"
     if issubclass(type(error), AsyncUDFError):
         return (redacted and error.without_value) or safe_str(error)  # type: ignore[attr-defined]
-    if redacted and isinstance(wrapped := wrapped_in(error), AsyncUDFError):
+    if redacted and (wrapped := _ours_in(error)) is not None:
         return _own_message(wrapped, redacted=True)  # `raise MyError(error)` has its text
     if bulk := said_of_bulk(error, redacted=redacted):
         return bulk
     why = "" if redacted else said_of_broken(error)
     return f"{safe_str(error)}: {why}" if why else safe_str(error)
+
+
+def _ours_in(error: BaseException) -> BaseException | None:
+    """The error of asyncudf that an exception wraps, or one that it wraps."""
+    seen, one = {id(error)}, wrapped_in(error)
+    while one is not None and id(one) not in seen and not issubclass(type(one), AsyncUDFError):
+        seen.add(id(one))
+        one = wrapped_in(one)
+    return one if one is not None and issubclass(type(one), AsyncUDFError) else None
 
 
 def shown_input(rows: Sequence[Any], redact: Redact | None = None) -> str:

@@ -14,11 +14,13 @@ from aiohttp.resolver import DefaultResolver
 LOOK_AGAIN = 1.0  # seconds between two look-ups of a host that does not answer
 HOSTS = 1_000  # remembered
 
+Lookup = asyncio.Future[list[ResolveResult]]
+
 
 class _Host:
-    lookup: asyncio.Future[list[ResolveResult]] | None = None
-    until = -math.inf  # when it is looked up again
-    forgotten = -math.inf
+    lookup: Lookup | None = None
+    until = math.inf  # when what it has found counts no more
+    forgotten = -math.inf  # when that was ended before
     turn = 0  # of the address with which the next connection begins
 
 
@@ -26,7 +28,8 @@ class Addresses(AbstractResolver):
     """Remembers what a resolver has found, for so many seconds, or until a request does not get through.
 
     It takes the place of aiohttp's own memory, which can only be emptied, and then begins with a host's first address
-    again, whether or not that one answers. Here each connection begins with the next address.
+    again, whether or not that one answers. Here each connection begins with the next address. Calls share a look-up
+    that is under way, and it goes on if one of them is cancelled: it may take longer than an attempt.
     """
 
     def __init__(self, resolver: AbstractResolver | None, seconds: float) -> None:
@@ -34,6 +37,7 @@ class Addresses(AbstractResolver):
         self._is_own = resolver is None
         self._seconds = seconds
         self._hosts: dict[tuple[Any, ...], _Host] = {}
+        self._running: set[Lookup] = set()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -43,31 +47,41 @@ class Addresses(AbstractResolver):
             if len(self._hosts) >= HOSTS:
                 del self._hosts[next(iter(self._hosts))]
             known = self._hosts[host, port, family] = _Host()
-        now, lookup = monotonic(), known.lookup
-        if lookup is None or now >= known.until or (lookup.done() and _has_failed(lookup)):
-            known.until = now + self._seconds
-            known.lookup = lookup = asyncio.ensure_future(self._resolver.resolve(host, port, family=family))
+        lookup = known.lookup
+        if lookup is None or (lookup.done() and (monotonic() >= known.until or _has_failed(lookup))):
+            lookup = known.lookup = asyncio.ensure_future(self._looked_up(known, host, port, family))
+            self._running.add(lookup)
+            lookup.add_done_callback(self._running.discard)
             lookup.add_done_callback(_has_failed)  # or asyncio would log an error for which no call waits any more
         turn = known.turn
         known.turn += 1
-        found = await asyncio.shield(lookup)  # other calls wait for it too
+        found = await asyncio.shield(lookup)
         first = turn % len(found) if found else 0
         return found[first:] + found[:first]
 
+    async def _looked_up(self, known: _Host, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family=family)
+        known.until = monotonic() + self._seconds
+        return found
+
     def forget(self, host: str | None) -> None:
-        """Have the next connection look a host up, once in `LOOK_AGAIN`: a service that is down has many calls."""
+        """Have the next connection look a host up, or any if it is None: once in `LOOK_AGAIN`, as many calls may fail.
+
+        A look-up that is under way stays.
+        """
         now = monotonic()
         for (name, _, _), known in self._hosts.items():
-            if name == host and now >= known.forgotten + LOOK_AGAIN:
+            is_known = known.lookup is not None and known.lookup.done()
+            if host in (None, name) and is_known and now >= known.forgotten + LOOK_AGAIN:
                 known.until, known.forgotten = -math.inf, now
 
     async def close(self) -> None:
-        for known in self._hosts.values():
-            if known.lookup is not None:
-                known.lookup.cancel()
+        for lookup in (running := [*self._running]):
+            lookup.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         if self._is_own:
             await self._resolver.close()
 
 
-def _has_failed(lookup: asyncio.Future[Any]) -> bool:
-    return lookup.cancelled() or lookup.exception() is not None
+def _has_failed(lookup: Lookup) -> bool:
+    return lookup.cancelled() or lookup.exception() is not None or not lookup.result()

@@ -19,7 +19,7 @@ from ._tokens import RenewedToken
 SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
 REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
 OK, NO_CONTENT = 200, (204, 205)
-# What the function has given as `allow_redirects=` with a write, and so knows of redirects.
+# What the function has given as `allow_redirects=`, and so knows of redirects; of others than writes if it is False.
 DECIDED: ContextVar[bool] = ContextVar("asyncudf_redirects_decided")
 
 
@@ -47,7 +47,8 @@ def responses(of: type[Any], hidden: set[str]) -> type[Any]:
                 raise OptionError(_too_much(bound)) from None  # aiohttp's own shows what it has read, such as a cookie
             sent, self.sent = self.sent, None
             tell_limits(self.headers)
-            if self.token is not None:
+            # A redirect that is followed comes before anybody has looked at the token, as one for a missing slash.
+            if self.token is not None and not (self.status in REDIRECTS and DECIDED.get(None) is not False):
                 self.refused = self.token.answered(self.used_token, self, CURRENT_CALL.get(None))
             if self.status in REDIRECTS and self.method in WRITES and (follow := DECIDED.get(None)) is not False:
                 _check_redirect(self, sent, is_accepted=follow is True)
@@ -76,23 +77,25 @@ def responses(of: type[Any], hidden: set[str]) -> type[Any]:
 
 
 def requesting(
-    sent: Callable[..., Awaitable[Any]], lost: Callable[[Any, BaseException], None]
+    sent: Callable[..., Awaitable[Any]], lost: Callable[[str | None], None]
 ) -> Callable[..., Awaitable[Any]]:
     """A session's `_request` that notes whether the function decides about redirects, and names the end of a loop.
 
-    It calls `lost` with the address of a request that did not get through, or had no answer in its time, and the error.
+    It calls `lost` when a request did not get through, or had no answer in its time: with the host, or with None if it
+    is not known, as that of a proxy or behind a redirect.
     """
     import aiohttp
 
     async def request(method: str, url: Any, **options: Any) -> Any:
-        decides = "allow_redirects" in options and method.upper() in WRITES
-        before = DECIDED.set(bool(options["allow_redirects"])) if decides else None
+        follows = bool(options.get("allow_redirects", True))
+        decides = not follows or ("allow_redirects" in options and method.upper() in WRITES)
+        before = DECIDED.set(follows) if decides else None
         try:
             return await sent(method, url, **options)
         except aiohttp.TooManyRedirects as error:
             raise _of_a_loop(error.history) from error
         except (aiohttp.ClientConnectionError, TimeoutError, asyncio.CancelledError) as error:
-            lost(url, error)
+            lost(getattr(error, "host", None))
             raise
         finally:
             if before is not None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import aiohttp
     import yarl
 
-    from ._addresses import Addresses
-
 logger = logging.getLogger("asyncudf")
 
 Given = Callable[[], Any]  # plain or async
@@ -245,20 +243,17 @@ class SessionFactory:
             except BaseException:
                 await connector.close()
                 raise
-            self._adapt(client, addresses, has_authorization=_has_authorization(secrets, token))
+            if hasattr(client, REQUEST):
+                object.__setattr__(client, REQUEST, requesting(client._request, addresses.forget))
+            self._adapt(client, has_authorization=_has_authorization(secrets, token))
             async with client:
                 yield client
         finally:
             await addresses.close()
 
-    def _adapt(self, client: aiohttp.ClientSession, addresses: Addresses, *, has_authorization: bool) -> None:
+    def _adapt(self, client: aiohttp.ClientSession, *, has_authorization: bool) -> None:
         """Set what aiohttp has no options for."""
         import yarl
-
-        own = None if self.base_url is None else yarl.URL(self.base_url).raw_host
-
-        def lost(url: Any, error: BaseException) -> None:
-            addresses.forget(getattr(error, "host", None) or yarl.URL(url).raw_host or own)
 
         if hasattr(client, REPEATS):
             setattr(client, REPEATS, False)
@@ -266,8 +261,6 @@ class SessionFactory:
             logger.warning(
                 "this aiohttp may repeat requests whose connection was dropped: they are not counted as attempts"
             )
-        if hasattr(client, REQUEST):
-            object.__setattr__(client, REQUEST, requesting(client._request, lost))
         if self.base_url is not None and has_authorization and hasattr(client, NETRC):
             host = yarl.URL(self.base_url).host
             object.__setattr__(client, NETRC, partial(_elsewhere, host, client._get_netrc_auth))

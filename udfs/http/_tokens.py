@@ -24,10 +24,6 @@ REFUSALS = (*OF_CREDENTIALS, 400, 403)  # the last two are of rows too, and of m
 # If the service has refused a token for so many rows in turn, it is not because of them. It may refuse many rows with
 # a 400 or 403 that says nothing of the token, such as all of a customer.
 SOME_ROWS, MANY_ROWS = 10, 100
-# What comes before anybody has looked at the token, as any status from 500 on does: a refusal of a gateway, a redirect
-# for a missing slash; and what may come before, unless the service has accepted a token.
-UNJUDGED = (TOO_MANY_REQUESTS, 300, 301, 302, 303, 305, 307, 308)
-ROUTED = (404, 405)
 OF_TOKENS = re.compile(r"token|credential|expired|api.?key", re.IGNORECASE)
 LONGEST, CLOSING = 30.0, 1.0  # seconds for a renewal, and for one to end that is cancelled
 TRUSTED = 60.0  # seconds; a token that was given so shortly before has not ended yet
@@ -123,7 +119,7 @@ class RenewedToken:
         is_current = used == self.number and self._value is not None  # no other call has renewed it meanwhile
         status = response.status
         if status not in REFUSALS:
-            if status < 500 and status not in UNJUDGED and (status not in ROUTED or self._has_accepted):
+            if status < 500 and status != TOO_MANY_REQUESTS:  # others may come from something before the service
                 self._accepts(is_current)
             return None
         if answer_of(response).refusal is not None:  # of GitHub: a 403 that asks for fewer calls

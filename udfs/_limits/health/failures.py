@@ -47,9 +47,9 @@ class FailureBudget:
         self._add({}, [], 0)
         if self.tally is None and self.error is None and self.budget.is_unjudged(self._own):
             logger.warning(
-                "%d of the %d rows of %s in this task failed, more than max_failures= allows, but a share is judged "
-                "from %d rows of a task on: give a number of rows, or coordinator=, with which the rows of all tasks "
-                "count together",
+                "%d of the %d rows of %s in this task failed, more than max_failures= allows, but a task judges a "
+                "share from %d rows on: give a number of rows, or coordinator=, with which the rows of all tasks count "
+                "together, as those of a sink do at its end",
                 self._own.failed, self._own.rows, self._task.name, FIRST_ROWS,
             )  # fmt: skip
 

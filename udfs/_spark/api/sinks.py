@@ -268,8 +268,8 @@ def _written(
 
 def _failures(report: SinkReport) -> Failures:
     """The rows that were sent by all tasks, and those that failed, other than for a spent budget, as asked for."""
-    failed = report.failed - report.reasons.get(BudgetSpentError.__name__, 0)
-    return Failures(report.rows - report.skipped, failed)
+    spent = report.reasons.get(BudgetSpentError.__name__, 0)
+    return Failures(report.rows - report.skipped - spent, report.failed - spent)
 
 
 def _check_failures(udf: AsyncUDF[..., Any], report: SinkReport) -> None:
