@@ -1,8 +1,10 @@
 """What other Sparks lack: a column that goes through a pandas UDF and stays exact, and clear errors for the rest."""
 
 import functools
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -192,3 +194,25 @@ print(run_rows(shout, ["oslo"]))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['OSLO']\n"
+
+
+def test_nothing_keeps_the_frames_in_which_the_serializer_was_found() -> None:
+    """What they hold was closed only when Python collected garbage, and in a worker never: it leaves imports out of it."""
+
+    class Held:
+        pass
+
+    class Serializer:
+        arrow_to_pandas = _create_batch = None
+
+        def task(self) -> weakref.ref[Held]:
+            held = Held()
+            assert _compat._serializer() is self
+            return weakref.ref(held)
+
+    gc.disable()
+    try:
+        held = Serializer().task()
+        assert held() is None
+    finally:
+        gc.enable()

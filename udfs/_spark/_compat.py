@@ -393,7 +393,9 @@ def _parts(function: Any) -> list[Any]:
 
 def _serializer() -> Any:
     """The worker's serializer, found in the frames of our callers: it takes the results and converts them to Arrow."""
-    frame: Any = sys._getframe()
+    # Not our own frame: with its `f_locals` it would be in a cycle, and with it all frames behind it. They would keep what
+    # PySpark closes, at a LIMIT or an error, alive.
+    frame: Any = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")
         if hasattr(type(found), "arrow_to_pandas") and hasattr(type(found), "_create_batch"):
