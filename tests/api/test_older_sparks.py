@@ -197,7 +197,7 @@ print(run_rows(shout, ["oslo"]))
 
 
 def test_nothing_keeps_the_frames_in_which_the_serializer_was_found() -> None:
-    """What they hold was closed only when Python collected garbage, and in a worker never: it leaves imports out of it."""
+    """What they hold was closed by Python's collector alone, which a worker keeps from what its first task has made."""
 
     class Held:
         pass

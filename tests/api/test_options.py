@@ -343,7 +343,7 @@ class TestSignatures:
     def test_help_shows_them(self) -> None:
         text = pydoc.plain(pydoc.render_doc(ordered_wait))
         assert re.search(r"attempt_timeout: '?Seconds \| None'? = None", text), "without quotes from Python 3.14 on"
-        assert re.search(r"on_error: .*? = 'raise', rate_limit: ", text, flags=re.DOTALL)
+        assert re.search(r"on_error: .*? = 'raise',\s+rate_limit: ", text, flags=re.DOTALL)
 
     def test_help_of_a_class_shows_them(self) -> None:
         assert re.search(r"store_timeout: '?Seconds'? = 1\.0", pydoc.plain(pydoc.render_doc(LookupTable)))
