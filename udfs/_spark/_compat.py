@@ -393,7 +393,7 @@ def _parts(function: Any) -> list[Any]:
 
 def _serializer() -> Any:
     """The worker's serializer, found in the frames of our callers: it takes the results and converts them to Arrow."""
-    # Not our own frame: its `f_locals` would be in a cycle with it and with all frames behind it, which would keep alive
+    # Not our own frame: its `f_locals` would be in a cycle with it and all frames behind it, which would keep alive
     # what PySpark means to close by dropping it, after a LIMIT or an error.
     frame: Any = sys._getframe(1)
     while frame is not None:
