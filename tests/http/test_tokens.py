@@ -80,28 +80,32 @@ class TestAfterA401:
                 get, range(30), clock="real", resources=http.session(url, token=Tokens()), retry=RETRY, on_error="null"
             )
 
-    @pytest.mark.parametrize("status", [404, 302])
+    @pytest.mark.parametrize("answer", ["a 404", "a redirect", "a redirect to another service"])
     @pytest.mark.parametrize("refusal", [401, 403])
-    def test_answers_that_are_no_errors_of_the_token_accept_it(self, status: int, refusal: int) -> None:
-        """A look whether something is there, and one where it has gone: a 404 and a redirect are results."""
+    def test_answers_that_are_no_errors_of_the_token_accept_it(self, answer: str, refusal: int) -> None:
+        """A look whether something is there, where it has gone, or at a file in another service: all are results."""
         used: Counter[str] = Counter()
+
+        async def elsewhere(request: web.Request) -> web.Response:
+            return web.Response(status=404)
 
         async def handler(request: web.Request) -> web.Response:
             token = request.headers["Authorization"]
             used[token] += 1
-            return web.Response(status=status if used[token] <= 10 else refusal, headers={"Location": "/gone"})
+            status = refusal if used[token] > 10 else 404 if answer == "a 404" else 302
+            return web.Response(status=status, headers={"Location": f"{other}/gone"})
 
         async def look(n: int, session: aiohttp.ClientSession) -> int:
-            async with session.get(f"/{n}", allow_redirects=False) as response:
+            async with session.get(f"/{n}", allow_redirects=answer != "a redirect") as response:
                 if response.status not in (404, 302):
                     await http.raise_for_status(response)
                 return response.status
 
-        with serving(handler) as url:
+        with serving(handler) as url, serving(elsewhere) as other:
             tokens = Tokens(seconds=1000.0)
             resources = {"session": http.session(url, token=tokens)}
             found = run_rows(look, range(25), clock="real", resources=resources, retry=RETRY, capacity=1)
-        assert (found, tokens.given) == ([status] * 25, 3)
+        assert (found, tokens.given) == ([302 if answer == "a redirect" else 404] * 25, 3)
 
     @pytest.mark.parametrize("on_error", ["raise", "null", "capture"])
     def test_a_token_that_is_refused_again_fails_the_task(self, on_error: str) -> None:

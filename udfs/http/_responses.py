@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._errors.answers import bound_of_aiohttp
 from .._errors.exceptions import OptionError
@@ -15,6 +15,9 @@ from .._functions.async_function import CURRENT_CALL
 from ._errors import BECAME_GET, MOVED, WRITES, PermanentError, broken, redirected
 from ._limits import tell_limits
 from ._tokens import RenewedToken
+
+if TYPE_CHECKING:
+    import yarl
 
 SEE_OTHER = 303  # the service has done the request, and says where to look for the answer
 REDIRECTS = (*MOVED, SEE_OTHER, 307, 308)  # which aiohttp follows; the last two with method and body
@@ -47,8 +50,7 @@ def responses(of: type[Any], hidden: set[str]) -> type[Any]:
                 raise OptionError(_too_much(bound)) from None  # aiohttp's own shows what it has read, such as a cookie
             sent, self.sent = self.sent, None
             tell_limits(self.headers)
-            # A redirect that is followed comes before anybody has looked at the token, as one for a missing slash.
-            if self.token is not None and not (self.status in REDIRECTS and DECIDED.get(None) is not False):
+            if self.token is not None and not _goes_on_here(self):
                 self.refused = self.token.answered(self.used_token, self, CURRENT_CALL.get(None))
             if self.status in REDIRECTS and self.method in WRITES and (follow := DECIDED.get(None)) is not False:
                 _check_redirect(self, sent, is_accepted=follow is True)
@@ -105,18 +107,35 @@ def requesting(
     return request
 
 
+def _goes_on_here(response: Any) -> bool:
+    """Whether a redirect is followed to the same service: it may come before anybody looks at the token."""
+    if response.status not in REDIRECTS or DECIDED.get(None) is False:
+        return False
+    here, there = response.url, _target(response)
+    return (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port)
+
+
+def _target(response: Any) -> yarl.URL:
+    """Where a redirect leads to; an empty URL if that is no address."""
+    import yarl
+
+    try:
+        location = _location(response)
+        return yarl.URL() if location is None else response.url.join(yarl.URL(location))
+    except ValueError:
+        return yarl.URL()
+
+
+def _location(response: Any) -> str | None:
+    return response.headers.get("Location") or response.headers.get("URI")  # type: ignore[no-any-return]
+
+
 def _check_redirect(response: Any, sent: Any, is_accepted: bool) -> None:
     """Raise an error for a write that aiohttp would not send to where it is redirected to.
 
     If the function accepts redirects, then only for one whose body would be missing there.
     """
-    import yarl
-
-    location = response.headers.get("Location") or response.headers.get("URI")
-    try:
-        target = yarl.URL() if location is None else response.url.join(yarl.URL(location))
-    except ValueError:
-        target = yarl.URL()
+    target = _target(response)
     is_address = target.scheme in ("http", "https") and bool(target.host)
     becomes_get = response.status == SEE_OTHER or (response.status in MOVED and response.method == "POST")
     if is_address and not becomes_get and _is_sent_once(sent):
@@ -133,7 +152,7 @@ def _check_redirect(response: Any, sent: Any, is_accepted: bool) -> None:
             response,
             "it was redirected{}, which is no address of HTTP, and nothing was written; to look at such a response "
             "yourself, give the request allow_redirects=False",
-            location or "nowhere",
+            _location(response) or "nowhere",
         )
     if becomes_get and response.status != SEE_OTHER:  # others are sent again as they were
         raise redirected(
