@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from itertools import chain
 from typing import Any, NamedTuple
@@ -364,8 +364,13 @@ def _is_exhausted(error: Any) -> bool:
 
 def grpc_code(error: Any) -> Any:
     """The name of the code in an error of gRPC; None for another error."""
-    is_grpc = any(named_class(kind)[1] == "RpcError" for kind in type(error).__mro__)
-    return tried(lambda: error.code().name) if is_grpc else None
+    kind: Any = type(error)
+    return tried(lambda: error.code().name) if _is_of_grpc(kind) else None
+
+
+@lru_cache(maxsize=1024)
+def _is_of_grpc(kind: Any) -> bool:
+    return any(named_class(one)[1] == "RpcError" for one in kind.__mro__)
 
 
 def _metadata(response: Any) -> Mapping[str, Any]:

@@ -170,7 +170,7 @@ def _names(kind: type[BaseException]) -> Sequence[str]:
     return [name for package, name in map(named_class, kind.__mro__) if package != "builtins"]
 
 
-def _package(kind: type[BaseException]) -> str:
+def _package(kind: Any) -> str:
     return named_class(kind)[0]
 
 

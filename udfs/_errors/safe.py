@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 MOST_SHOWN = 80
@@ -98,6 +99,7 @@ def module_of(kind: type) -> str:
     return str(type.__dict__["__module__"].__get__(kind))
 
 
+@lru_cache(maxsize=1024)
 def named_class(kind: type) -> tuple[str, str]:
     """The package of a class and its name, for what is recognized without an import."""
     return module_of(kind).partition(".")[0], str(type.__dict__["__name__"].__get__(kind))

@@ -37,8 +37,9 @@ def related(
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            if (inside := wrapped_in(one)) is not None:
-                waiting.append(inside)
+            arguments = _arguments(one)  # as `wrapped_in` does, which is a call for each
+            if len(arguments) == 1 and issubclass(type(arguments[0]), BaseException):
+                waiting.append(arguments[0])
             waiting += [*reversed(_members(one)), *([context(one)] if context else ()), _cause(one)]
 
 
