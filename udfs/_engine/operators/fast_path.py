@@ -138,6 +138,7 @@ class FastPath:
         began = clock()
         end = began + lifecycle.longest_turn  # when the event loop gets its turn
         result: Any = None
+        size = 0  # of the results in the batch, with this one
         while len(entries) < queue.most:
             element, rows = None, source.current
             operator.is_taking = True
