@@ -368,6 +368,14 @@ def test_a_job_that_was_not_known_at_first_is_fetched_after_a_cancel() -> None:
     assert values(disk) == DOUBLED
 
 
+def test_a_round_says_whether_it_has_sent_a_job_of_which_there_is_more_to_hear() -> None:
+    """`submit` asked for the state of each job twice in every turn, and its tries were used up in half of the time."""
+    service, disk = Service(3), disk_of(NUMBERS)
+    service.ends = lambda job: "working"
+    with Process(disk, service).writer() as writer:
+        assert [writer.round() for _ in range(3)] == [True, False, False]
+
+
 def test_a_refusal_that_is_a_404_is_waited_for_as_any_other() -> None:
     service, disk = Service(len(NUMBERS)), disk_of(NUMBERS)
     refusals = [http.error_for(404, body='{"code": "ThrottlingException"}')] * 9

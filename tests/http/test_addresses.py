@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from asyncudf.http._addresses import HOSTS, Addresses
+from asyncudf.http._addresses import CLOSING, HOSTS, Addresses
+from asyncudf.testing import VirtualClockLoop
 
 
 class Resolver(AbstractResolver):
@@ -165,3 +167,27 @@ def test_closing_ends_what_is_looked_up() -> None:
             await call
 
     asyncio.run(main())
+
+
+def test_closing_does_not_wait_for_a_resolver_that_ignores_it() -> None:
+    begun = asyncio.Event()
+
+    class Deaf(Resolver):
+        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> Any:
+            begun.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.may_answer.wait()
+            await asyncio.sleep(3600)
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        addresses, began = Addresses(deaf := Deaf(), 60.0), loop.time()
+        deaf.may_answer.clear()
+        call = asyncio.ensure_future(first(addresses))
+        await begun.wait()
+        await addresses.close()
+        call.cancel()
+        return loop.time() - began
+
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        assert runner.run(main()) == CLOSING

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -32,7 +33,9 @@ from asyncudf import (
     sink_source,
     stream_sink,
 )
+from asyncudf._limits.health.option import Failures
 from asyncudf._spark import _compat
+from asyncudf._spark.api import sinks
 from tests.kit.drivers import SharedDriver
 
 pytestmark = pytest.mark.spark
@@ -203,6 +206,14 @@ def test_max_failures_of_ones_own_counts_the_rows_of_all_tasks(spark: SparkSessi
     with pytest.raises(SinkError, match="40 of 40 rows of refuse failed") as caught:
         async_sink(spark.range(0, 40, 1, 4), refuse, max_failures=39)
     assert caught.value.report.failed == 40
+
+
+def test_rows_that_no_budget_was_left_for_are_neither_sent_nor_failed() -> None:
+    """All rows that were sent had failed, and were less than half of the rows."""
+    report: Any = SimpleNamespace(
+        rows=300, skipped=20, failed=280, reasons={"ValueError": 120, "BudgetSpentError": 160}
+    )
+    assert sinks._failures(report) == Failures(rows=120, failed=120)
 
 
 @pytest.mark.spark_only("foreachBatch runs in the process of the test")

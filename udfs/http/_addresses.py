@@ -13,6 +13,7 @@ from aiohttp.resolver import DefaultResolver
 
 LOOK_AGAIN = 1.0  # seconds between two look-ups of a host that does not answer
 HOSTS = 1_000  # remembered
+CLOSING = 1.0  # seconds for look-ups to end that are cancelled
 
 Lookup = asyncio.Future[list[ResolveResult]]
 
@@ -78,7 +79,8 @@ class Addresses(AbstractResolver):
     async def close(self) -> None:
         for lookup in (running := [*self._running]):
             lookup.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:  # a resolver of the user's may ignore that it is cancelled
+            await asyncio.wait(running, timeout=CLOSING)
         if self._is_own:
             await self._resolver.close()
 

@@ -194,7 +194,7 @@ class ErrorBudget:
         return failures.rows >= FIRST_ROWS and failures.failed > self.most * failures.rows
 
     def is_unjudged(self, failures: Failures) -> bool:
-        """Whether so many of too few rows for a share have failed that more rows could not have mended it."""
+        """Whether a share was not judged, for too few rows, though more have failed than it allows of enough rows."""
         is_share = isinstance(self.most, float)
         return is_share and failures.rows < FIRST_ROWS and failures.failed > self.most * FIRST_ROWS
 
